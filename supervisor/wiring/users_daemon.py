@@ -167,12 +167,10 @@ class _Service:
         """Applies admission and shares at once; other settings apply to supervisors that start later."""
         self._notifier.reloading(Clock())
         try:
-            settings, admission = await self._threads.call(
-                self._read_again, timeout_s=REREAD_TIMEOUT_S, discard=lambda _: None
-            )
+            settings, admission = await self._threads.call(self._read_again, timeout_s=REREAD_TIMEOUT_S, discard=bool)
             dispatcher.admission = admission
             self._settings = settings
-            await self._threads.call(self._apply_shares, timeout_s=math.inf, discard=lambda _: None)
+            await self._threads.call(self._apply_shares, timeout_s=math.inf, discard=bool)
             _log.info("read the settings again: lets in %s", ", ".join(settings.user_service.users))
         except StuckError as error:
             _log.error(

@@ -6,6 +6,7 @@ byte that an admitted user sends.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 from collections import Counter
@@ -16,7 +17,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from supervisor.edges.machine.own_process import accepting
-from supervisor.edges.machine.own_process.threads import in_thread_if_any
+from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.own_process.unix_listener import listening
 from supervisor.edges.machine.processes.connection_rate_limit import ConnectionRateLimit
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits, identity_of, limits_of_peer, uid_of
@@ -28,6 +29,7 @@ WAITING_OF_ONE_MAX = 32  # connections of one login that are being handed over; 
 REFUSED_MAX = 8  # connections being refused; more are closed at once
 REFUSED_OF_ONE_MAX = 2  # of one login
 LOOK_UP_S = 5.0  # between two searches for names of --users that this node did not know
+LOOK_UP_TIMEOUT_S = 10.0  # then the user is refused
 MODE = 0o666  # the kernel says who connects
 
 HandOver = Callable[[socket.socket, Identity, Limits], Awaitable[None]]
@@ -58,6 +60,7 @@ class ConnectionDispatcher:
         self._rate_limit = ConnectionRateLimit()
         self._refused: Counter[int] = Counter()
         self._looking_up = anyio.Lock()
+        self._look_ups = SideThreads(stuck_max=1)
         self._look_up_at_s = 0.0
 
     async def run(self) -> None:
@@ -98,7 +101,8 @@ class ConnectionDispatcher:
         if self.admission.refusal(identity) and self.admission.unknown:
             async with self._looking_up:
                 if anyio.current_time() >= self._look_up_at_s:
-                    await in_thread_if_any(self.admission.look_up)
+                    with contextlib.suppress(OSError):  # no thread, or a user database that does not answer
+                        await self._look_ups.call(self.admission.look_up, timeout_s=LOOK_UP_TIMEOUT_S, discard=bool)
                     self._look_up_at_s = anyio.current_time() + LOOK_UP_S
         return self.admission.refusal(identity)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -154,3 +155,28 @@ async def test_connections_of_one_login_are_admitted_at_a_rate(monkeypatch: pyte
     house.login_of = lambda _: next(logins)
     async with dispatcher_of(house, Admission(("all",))) as path:
         assert [await _heard(path) for _ in range(4)] == [b"hello", b"hello", b"", b"hello"]
+
+
+async def test_a_user_database_that_does_not_answer_delays_a_refusal_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_return, calls = threading.Event(), list[int]()
+
+    class Hanging(Admission):
+        def look_up(self) -> None:
+            if calls:
+                may_return.wait(30)
+            calls.append(1)
+
+        def refusal(self, identity: Identity) -> str:
+            return "cannot answer: who that is, is not known"
+
+    admission = Hanging(("alice-of-the-database",))
+    monkeypatch.setattr(connection_dispatcher, "LOOK_UP_S", 0.0)
+    monkeypatch.setattr(connection_dispatcher, "LOOK_UP_TIMEOUT_S", 0.05, raising=False)
+    house = House()
+    try:
+        async with dispatcher_of(house, admission) as path:
+            for number in range(1, 3):
+                await _heard(path)
+                assert len(house.refusals) == number
+    finally:
+        may_return.set()
