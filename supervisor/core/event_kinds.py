@@ -210,7 +210,7 @@ _NODES = {
     "leader_resigned": Kind(_NEWS, "The leader hears too few nodes; a node that hears more of them leads next."),
     "spare_failed": Kind(
         _NEWS,
-        "A spare node has failed; the running ranks are not touched.",
+        "A spare node has failed; the running ranks are not touched, and no restart is used.",
         "Replace the spare before it is needed.",
     ),
     "clocks_differ": Kind(

@@ -79,7 +79,8 @@ def step(state: State, event: Event, *, now_s: float, jitter: float) -> Outcome:
 def _step(state: State, event: Event, now_s: float, jitter: float) -> Outcome:
     match state.phase:
         case Gathering() | Running():
-            return _settle_hang(*_step_open(state, event, now_s, jitter), now_s, jitter)
+            settled = _settle_hang(*_step_open(state, event, now_s, jitter), now_s, jitter)
+            return rendezvous_round.call_back(*settled, event)
         case Unopened():
             return _go_on(leader_takeover.open_job(state, state.phase, event, now_s), now_s, jitter)
         case TakingOver():
@@ -274,6 +275,8 @@ def _take_fault(state: State, event: cluster_messages.NodeFailed, now_s: float, 
         return with_member(state, event.node, msgspec.structs.replace(known, state=MemberState.FAILED)), (
             _folded(state, event),
         )
+    if event.restart_allowed and rendezvous_round.can_do_without(state, event.node):
+        return rendezvous_round.set_aside(state, event, known)
     if isinstance(state.phase, Running) and not takes_part:
         state = with_member(state, event.node, msgspec.structs.replace(known, state=MemberState.FAILED))
         return state, (said(state, "spare_failed", f"node {event.node}, which takes no part: {event.reason}"),)

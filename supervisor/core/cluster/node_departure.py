@@ -17,11 +17,9 @@ from supervisor.core.cluster import job_termination, leader_resignation, rendezv
 from supervisor.core.cluster.active_and_spare_nodes import place
 from supervisor.core.cluster.cluster_messages import Action, Event, JobOpened, LeaveAsked, NodeFailed, NodeStands, Send
 from supervisor.core.cluster.coordinator_states import Gathering, Outcome, Running, State, Stop, said, with_member
-from supervisor.core.cluster.node_states import BUSY, UNHEARD, Member, MemberState
+from supervisor.core.cluster.node_states import BUSY, PRESENT, UNHEARD, Member, MemberState
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.stop_verdict import left_sentence, left_verdict
-
-_COUNTED = frozenset({MemberState.OPENED, MemberState.JOINED, MemberState.DOWN, *BUSY})  # may run the next cycle
 
 
 def ask(state: State, event: LeaveAsked, now_s: float) -> Outcome:
@@ -94,7 +92,7 @@ def can_do_without(state: State, event: NodeFailed, known: Member) -> bool:
     if event.restart_allowed or not known.cycle < 0 <= state.cycle:
         return False
     others = (each for node, each in state.members.items() if node != event.node and not each.excluded)
-    return any(each.state in _COUNTED for each in others)
+    return any(each.state in PRESENT for each in others)
 
 
 def refuse(state: State, event: NodeFailed, known: Member, now_s: float) -> Outcome:
@@ -137,7 +135,7 @@ def _missing_without(state: State, event: LeaveAsked) -> str:
     if not _is_needed(state, event):
         return ""
     rules, needed = state.rules.rendezvous, state.policy.rules.min_nodes
-    others = {node: each.facts for node, each in state.members.items() if node != event.node and _may_run(each)}
+    others = {node: each.facts for node, each in state.members.items() if node != event.node and each.may_join}
     if place(others, rules, wanted=needed, before=state.parts) is not None:
         return ""
     remedy = f"start a spare node first, or end the job: holdfast stop {state.job_id}"
@@ -151,10 +149,6 @@ def _missing_without(state: State, event: LeaveAsked) -> str:
 
 def _may_others_come(state: State, now_s: float) -> bool:
     return state.members.awaited > 0 or now_s < state.others_until_s
-
-
-def _may_run(member: Member) -> bool:
-    return member.state in _COUNTED and member.may_take_part and not member.is_silent
 
 
 def _kept(state: State, event: LeaveAsked, why_not: str, now_s: float) -> Outcome:

@@ -24,6 +24,9 @@ UNHEARD = frozenset({MemberState.LOST, MemberState.REFUSED})
 # Part of the last cycle may still run there, so no other node may begin the next one.
 BUSY = frozenset({MemberState.RUNNING, MemberState.SUCCEEDED, MemberState.FAILED})
 
+# They run, or may join a round.
+PRESENT = frozenset({MemberState.OPENED, MemberState.JOINED, MemberState.DOWN, *BUSY})
+
 # Prefix of a group rank: names a part of the cycle whose node a new leader does not know. No node has such a name.
 ABSENTEE = "of group rank "
 
@@ -44,6 +47,11 @@ class Member(msgspec.Struct, frozen=True):
     @property
     def is_ready(self) -> bool:
         return self.state is MemberState.JOINED and self.may_take_part and not self.is_silent
+
+    @property
+    def may_join(self) -> bool:
+        """Whether the node may be ready for the next cycle in time."""
+        return self.state in PRESENT and self.may_take_part and not self.is_silent
 
     @property
     def is_returning(self) -> bool:

@@ -15,9 +15,14 @@ from supervisor.core.cluster import hang_evidence, job_termination, wrapped_call
 from supervisor.core.cluster.active_and_spare_nodes import Placement, place
 from supervisor.core.cluster.cluster_messages import (
     Action,
+    Event,
+    LeaveAsked,
     NodeCordoned,
+    NodeDown,
     NodeExcluded,
+    NodeFailed,
     NodeHeard,
+    NodeLost,
     NodeSilent,
     NodeStands,
     Send,
@@ -39,6 +44,7 @@ from supervisor.core.cluster.node_states import UNHEARD, Member, MemberState
 from supervisor.core.facts import JobRules, JobState, Verdict
 from supervisor.core.fence_times import LEFT_S
 
+_LACKING = (NodeFailed, NodeDown, NodeLost, NodeExcluded, NodeCordoned, LeaveAsked)  # a round may lack a node then
 TELL_S = 10.0  # after so long, people learn what a round waits for; then after twice as long, and so on
 
 
@@ -140,6 +146,47 @@ def close_round(state: State, now_s: float) -> Outcome:
     before = state.parts
     state, parts = _order_cycle(state, placed.active, phase.reason, now_s)
     return state, (*found, *_placed(state, placed, before), *parts)
+
+
+def can_do_without(state: State, node: str = "") -> bool:
+    """Returns whether the nodes that may still join the round fill the cycle without that one.
+
+    Those that were set aside do not count.
+    """
+    if not isinstance(state.phase, Gathering):
+        return False
+    failed = state.phase.set_aside
+    others = {
+        name: each.facts
+        for name, each in state.members.items()
+        if name != node and each.may_join and (each.is_ready or name not in failed)
+    }
+    wanted = state.policy.rules.min_nodes
+    return place(others, state.rules.rendezvous, wanted=wanted, before=state.parts) is not None
+
+
+def set_aside(state: State, failed: NodeFailed, known: Member) -> Outcome:
+    """Lets the round go on without a node that has failed: the cycle does not need it, so that costs no restart."""
+    phase = state.phase
+    assert isinstance(phase, Gathering)
+    state = with_member(state, failed.node, msgspec.structs.replace(known, state=MemberState.FAILED))
+    phase = msgspec.structs.replace(phase, set_aside=(*phase.set_aside, failed.node))
+    text = f"node {failed.node}, which cycle {state.cycle + 1} does not need: {failed.reason}"
+    return msgspec.structs.replace(state, phase=phase), (said(state, "spare_failed", text),)
+
+
+def call_back(state: State, actions: tuple[Action, ...], event: Event) -> Outcome:
+    """Has nodes that were set aside try again if another node that was to join will not."""
+    phase = state.phase
+    if not isinstance(phase, Gathering) or not phase.set_aside or not isinstance(event, _LACKING):
+        return state, actions
+    if can_do_without(state):
+        return state, actions
+    down = tuple(node for node in phase.set_aside if state.members[node].state is MemberState.DOWN)
+    rest = tuple(node for node in phase.set_aside if node not in down)
+    state = msgspec.structs.replace(state, phase=msgspec.structs.replace(phase, set_aside=rest))
+    again = orders.JoinAgain(state.cycle + 1, phase.reason)
+    return state, (*actions, *(Send(node, again) for node in down if phase.is_announced))
 
 
 def keep_out(state: State, event: NodeExcluded | NodeCordoned | NodeSilent | NodeHeard) -> Outcome:

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     JobOpened,
+    NodeCordoned,
     NodeDown,
     NodeExcluded,
     NodeFailed,
@@ -22,7 +24,7 @@ from supervisor.core.cluster.cluster_messages import (
     VerdictTaken,
 )
 from supervisor.core.facts import JobRules, NodeFacts, RendezvousRules, RestartRules
-from supervisor.core.orders import Conclude, StartCycle, WindDown
+from supervisor.core.orders import Conclude, JoinAgain, StartCycle, WindDown
 from supervisor.core.stop_verdict import STOP_FOLLOWS_S
 from tests.core.playbook import Playbook
 
@@ -255,6 +257,71 @@ def test_a_refused_node_may_come_again_with_the_right_settings() -> None:
     play >> JobOpened("b", msgspec.structs.replace(rules, local_world_size=4))
     come(play, rules, "b")
     assert ordered(play) == "ab"
+
+
+# --- a node that fails and is not needed ---------------------------------------------------------------------------
+
+
+def fail(play: Play, node: str, cycle: int = -1) -> Play:
+    """A node loses its spawner, or cannot start one."""
+    play >> NodeFailed(node, cycle, f"no spawner on {node}")
+    failed = said(play, "spare_failed")
+    play >> NodeDown(node, cycle)
+    assert failed == [] or play.of(Send) == []
+    return play
+
+
+def test_a_spare_without_a_spawner_uses_no_restart() -> None:
+    play = playing(job(2, 2), "a", "b", "c")
+    play >> NodeDown("c", -1)
+    play >> NodeFailed("a", 0, "rank 0 died")
+    for _ in range(3):
+        fail(play, "c")
+    play >> NodeJoined("a", 0) >> NodeJoined("b", 0)
+    assert ordered(play) == "ab"
+    assert coordinator.restarts_used(play.state) == 1
+
+
+def test_a_node_that_a_spare_replaces_may_lose_its_spawner_meanwhile() -> None:
+    play = playing(job(2, 2), "a", "b", "c")
+    play >> NodeFailed("a", 0, "the spawner was lost") >> NodeDown("a", 0)
+    fail(play, "a", 0)
+    play >> NodeJoined("b", 0)
+    assert ordered(play) == "bc"
+    assert coordinator.restarts_used(play.state) == 1
+
+
+def test_a_surplus_node_does_not_end_the_first_start() -> None:
+    rules = msgspec.structs.replace(job(2, 3), restart=RestartRules(max_restarts=0, min_nodes=2))
+    play = playing(rules, "a")
+    for node in "bc":
+        play >> JobOpened(node, rules)
+    play >> NodeFailed("c", -1, "no python")
+    assert said(play, "spare_failed") == ["node c, which cycle 0 does not need: no python"]
+    play >> NodeDown("c", -1) >> NodeJoined("b", -1)
+    assert ordered(pass_deadline(play)) == "ab"
+
+
+@pytest.mark.parametrize("event", [NodeLost("a", "gone"), NodeCordoned("a", "hot"), NodeExcluded("a", "slow")])
+@pytest.mark.parametrize("is_down", [True, False])
+def test_a_node_that_was_not_needed_tries_again_once_it_is(event: object, is_down: bool) -> None:
+    play = playing(job(2, 2), "a")
+    play >> JobOpened("b", job(2, 2)) >> JobOpened("c", job(2, 2)) >> NodeFailed("c", -1, "no python")
+    for each in (NodeDown("c", -1), event) if is_down else (event, NodeDown("c", -1)):
+        play >> each
+    assert [(each.node, each.order) for each in play.of(Send) if each.node != "a"] == [
+        ("c", JoinAgain(0, "first start"))
+    ]
+    play >> NodeDown("c", -1) << ()
+    play >> NodeFailed("c", -1, "no python")
+    assert coordinator.restarts_used(play.state) == 1, "now it is needed"
+
+
+def test_two_nodes_are_not_set_aside_for_each_other() -> None:
+    play = playing(job(2, 2), "a")
+    play >> JobOpened("b", job(2, 2)) >> JobOpened("c", job(2, 2))
+    fail(fail(play, "c"), "b")
+    assert coordinator.restarts_used(play.state) == 1
 
 
 # --- a fault that may be a stop ------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def test_a_wish_takes_effect_at_the_next_fault(action: str) -> None:
     job.exit(0, 0, code=1).exit(0, 1, signal=SIGTERM).send(WorkersEmptied(JOB, 0))
     verdict = job.verdict()
     assert verdict is not None
-    assert (verdict.state, verdict.exit_code) == (JobState.FAILED, 1)
+    assert (verdict.state, verdict.exit_code) == (JobState.FAILED, 93 if action == "shutdown_workload" else 1)
     assert "rank 1 asked to" in verdict.reason
     assert "loss is nan" in verdict.reason
     assert coordinator.restarts_used(job.coordinator) == 0
