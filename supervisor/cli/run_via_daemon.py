@@ -33,6 +33,10 @@ from supervisor.ports.reports import JobReport, RecordedEvent
 _PREFIXES = {Weight.FAULT: "warning: ", Weight.LOSS: "error: "}  # as the log of a private supervisor has them
 Hear = Callable[[RecordedEvent], None]
 LAST_OUTPUT_TIMEOUT_S = 5.0  # for what the ranks wrote last, after the job has ended
+_STDIN_LOST = (
+    "stdin does not reach the ranks that the node's supervisor starts; let the script read a file, and name it among "
+    "the script's arguments"
+)
 SHOW_AGAIN_S = 5.0  # after a refusal: nothing tells when another reader has left, or a limit was raised
 
 
@@ -57,6 +61,8 @@ def run_on_node(request: RunRequest, directory: Path, held: Path) -> int:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             raise
         tell(f"job {job_id} runs under the node's supervisor in {directory}")
+        if standard_streams.stdin_has_data():
+            tell(f"warning: {_STDIN_LOST}")
         steady = SteadyClient(client, job_id, say=tell)
         threading.Thread(target=_forward, args=(steady, submission, forwarded, request), daemon=True).start()
         first = FirstCycle(request.warnings)

@@ -27,11 +27,11 @@ def daemon(tmp_path: Path) -> Generator[Daemon]:
     running.process.wait(30)
 
 
-def run(daemon: Daemon, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(daemon: Daemon, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "supervisor", "run", "--socket-dir", str(daemon.sockets), "--job-id", "train",
          *arguments],
-        cwd=daemon.root, env=daemon.env, capture_output=True, text=True, timeout=90, check=False,
+        cwd=daemon.root, env=daemon.env, stdin=stdin, capture_output=True, text=True, timeout=90, check=False,
     )  # fmt: skip
 
 
@@ -56,3 +56,14 @@ def test_a_cordoned_node_is_told_as_such(daemon: Daemon) -> None:
     done = run(daemon, "nowhere.py")
     assert done.returncode == 75
     assert f"cannot start job train: node {node} is cordoned (disk); try again once it takes jobs" in done.stderr
+
+
+@pytest.mark.parametrize(("given", "warnings"), [("a line\n", 1), ("", 0)])
+def test_a_stdin_that_no_rank_reads_is_told(daemon: Daemon, given: str, warnings: int) -> None:
+    (daemon.root / "train.py").write_text("import sys; print([*sys.stdin])")
+    (daemon.root / "given").write_text(given)
+    with (daemon.root / "given").open() as file:
+        done = run(daemon, "train.py", stdin=file.fileno())
+    assert (done.returncode, done.stdout) == (0, "[]\n")
+    told = "holdfast: warning: stdin does not reach the ranks that the node's supervisor starts; "
+    assert done.stderr.count(told) == warnings, done.stderr

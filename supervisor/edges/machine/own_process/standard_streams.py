@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import stat
 import sys
 import threading
 from contextlib import suppress
@@ -138,6 +139,26 @@ def stdin_is_terminal() -> bool:
     try:
         return os.isatty(0)
     except OSError:  # closed
+        return False
+
+
+def stdin_has_data() -> bool:
+    """Returns whether stdin is a file or pipe with data that is meant for this command.
+
+    Batch systems leave an empty pipe open. A shell may read its commands from a file, which it has begun to read then,
+    or from a pipe, which it shares with this command.
+    """
+    import fcntl  # Late: a private supervisor's job has its stdin.
+    import termios
+
+    try:
+        found = os.fstat(0)
+        if stat.S_ISREG(found.st_mode):
+            return found.st_size > 0 and os.lseek(0, 0, os.SEEK_CUR) == 0
+        if not stat.S_ISFIFO(found.st_mode) or os.path.samestat(found, os.stat(f"/proc/{os.getppid()}/fd/0")):
+            return False
+        return any(fcntl.ioctl(0, termios.FIONREAD, bytes(4)))
+    except OSError:
         return False
 
 

@@ -119,3 +119,29 @@ def test_a_long_line_in_a_file_stays_one(tmp_path: Path):
     with (tmp_path / "log").open("w") as file:
         assert standard_streams.write(file, f"{LONG}\n")
     assert (tmp_path / "log").read_text() == f"{LONG}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "expected"),
+    [
+        ('"$@" < file; true', "", True), ("sh -c '\"$@\"; true' sh \"$@\" < file", "", True),
+        ('"$@" < empty; true', "", False), ('"$@" < /dev/null; true', "", False), ('"$@" <&-; true', "", False),
+        ('exec "$@"', "data", True), ('"$@"; true', "data", False), ('exec "$@"', "", False),
+        ("sh -c 'read line; \"$@\"; true' sh \"$@\" < file", "", False),
+    ],
+)  # fmt: skip
+def test_stdin_has_data_if_it_is_meant_for_this_command(
+    tmp_path: Path, command: str, given: str, expected: bool
+) -> None:
+    (tmp_path / "file").write_text("one\ntwo\n")
+    (tmp_path / "empty").touch()
+    program = [sys.executable, "-c", START + "print(s.stdin_has_data())"]
+    reader, writer = os.pipe()  # which stays open
+    os.write(writer, given.encode())
+    done = subprocess.run(
+        ["sh", "-c", command, "sh", *program],
+        stdin=reader, cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+    os.close(reader)
+    os.close(writer)
+    assert done.stdout == f"{expected}\n", done
