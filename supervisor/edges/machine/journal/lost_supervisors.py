@@ -51,12 +51,12 @@ def judged(report: JobReport, *, recorded_by: str, recorded_at_s: int) -> JobRep
     known_until_s = max(recorded_at_s, _last_written_s(report.log_dir))
     at = datetime.fromtimestamp(known_until_s).isoformat(sep=" ")
     lost = f"{_ended(report)} a verdict: it was killed, or could not write its journal; the job is known until {at}"
-    holder = job_claims.holder(report.job_id)
-    if holder is not None and holder.since_ns == report.submitted_at_ns:
+    folder = job_claims.folder_of_run(report.job_id, report.submitted_at_ns)
+    if folder is not None:
         return msgspec.structs.replace(
             report,
             state=JobState.STOPPING,
-            reason=f"{lost}; processes of the job are left: {job_claims.how_they_end(report.job_id)}; "
+            reason=f"{lost}; processes of the job are left: {job_claims.how_they_end(report.job_id, [folder])}; "
             f"last: {report.reason}",
         )
     return msgspec.structs.replace(

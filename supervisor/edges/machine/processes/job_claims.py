@@ -203,9 +203,18 @@ def is_held(job_id: str, folder: Path) -> bool:
         os.close(descriptor)
 
 
-def holder(job_id: str, folders: Sequence[Path] | None = None) -> Holder | None:
+def folder_of_run(job_id: str, since_ns: int) -> Path | None:
+    """Returns where the claim of this run, which began then, is still held; None if it is not."""
+    for folder in _all_folders():
+        found = holder(job_id, [folder])
+        if found is not None and found.since_ns == since_ns:
+            return folder
+    return None
+
+
+def holder(job_id: str, folders: Sequence[Path]) -> Holder | None:
     """Returns who took the claim that is held now; None if nobody did or it is unreadable."""
-    for folder in _all_folders() if folders is None else folders:
+    for folder in folders:
         if is_held(job_id, folder):
             found = _read_holder(_path(job_id, folder))
             if found is not None:
@@ -234,12 +243,12 @@ def refusal(job_id: str, folders: Sequence[Path]) -> AlreadyExistsError:
     )
 
 
-def how_they_end(job_id: str, folders: Sequence[Path] | None = None) -> str:
+def how_they_end(job_id: str, folders: Sequence[Path]) -> str:
     """Returns how processes that hold a claim without a supervisor end, as the rest of a sentence.
 
     Their spawner ends them, except stopped ones and those stuck in the kernel.
     """
-    left = _holders(job_id, _all_folders() if folders is None else folders)
+    left = _holders(job_id, folders)
     stuck = [pid for pid in left if _is_stuck(pid)]
     if stuck:
         pids = " ".join(map(str, stuck[:STUCK_NAMED_MAX]))

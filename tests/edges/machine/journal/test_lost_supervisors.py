@@ -84,6 +84,10 @@ def test_while_processes_of_the_job_are_left_it_is_stopping(tmp_path: Path) -> N
     found = judged(mine, recorded_by=gone, recorded_at_s=AT_S)
     assert (found.state, found.ended_at_ns) == (JobState.STOPPING, None)
     assert "processes of the job are left: nobody ends them, since their spawner is gone" in found.reason
+    neighbour = JobClaims([tmp_path / "claims" / "node-1"])  # a further node of the job on this machine
+    further = replace(mine, submitted_at_ns=neighbour.take("train"))
+    assert judged(further, recorded_by=gone, recorded_at_s=AT_S).state is JobState.STOPPING
+    neighbour.close()
     earlier = replace(mine, submitted_at_ns=1)
     assert judged(earlier, recorded_by=gone, recorded_at_s=AT_S).state is JobState.FAILED  # the id has a new run
     claims.close()
