@@ -20,7 +20,7 @@ class CallChecks:
     forgets: bool
     complaints: list[str] = field(default_factory=list[str])
     decisions: dict[Position, BeginIteration] = field(default_factory=dict[Position, BeginIteration])
-    heard: dict[Position, list[tuple[SimulatedRank, BeginIteration]]] = field(
+    followed: dict[Position, list[tuple[SimulatedRank, BeginIteration]]] = field(
         default_factory=dict[Position, "list[tuple[SimulatedRank, BeginIteration]]"]
     )
     began: dict[Position, list[tuple[SimulatedRank, Position]]] = field(
@@ -47,12 +47,15 @@ class CallChecks:
         if holder is not rank and not self.forgets:
             self.complaints.append(f"number {rank.rank} was given twice in iteration {position}")
 
-    def note_heard(self, rank: SimulatedRank, order: BeginIteration) -> None:
-        """Checks that no two live ranks follow different decisions of one number."""
-        heard = self.heard.setdefault((order.call, order.iteration), [])
-        heard.append((rank, order))
-        if any(other.alive and not other.out and decided != order for other, decided in heard):
-            self.complaints.append(f"two decisions for one iteration: {[decided for _, decided in heard]}")
+    def note_followed(self, rank: SimulatedRank) -> None:
+        """Checks that no two live ranks begin an iteration by different decisions."""
+        order = rank.plan
+        if not isinstance(order, BeginIteration):
+            return
+        followed = self.followed.setdefault((order.call, order.iteration), [])
+        followed.append((rank, order))
+        if any(other.alive and not other.out and decided != order for other, decided in followed):
+            self.complaints.append(f"two decisions for one iteration: {[decided for _, decided in followed]}")
 
     def note_refused(self, rank: SimulatedRank, reason: str, *, may_be_silent: bool) -> None:
         """Checks that a rank which waits for a decision when its supervisor is lost takes part in the next one."""
@@ -72,8 +75,11 @@ class CallChecks:
             self.interrupted.append(position)
             self._interrupted_at_s = now_s
         elif kind in ("iteration_restarted", "call_lost"):
-            if self._interrupted_at_s is not None and now_s - self._interrupted_at_s > DECISION_S:
-                self.complaints.append(f"{kind} only {now_s - self._interrupted_at_s:.1f} s after the fault")
+            # A coordinator that knows nothing does not learn of a rank that left just before.
+            is_excused = self.forgets and kind == "call_lost" and at == 0
+            late_s = 0.0 if self._interrupted_at_s is None or is_excused else now_s - self._interrupted_at_s
+            if late_s > DECISION_S:
+                self.complaints.append(f"{kind} only {late_s:.1f} s after the fault")
             self._interrupted_at_s = None
             if kind == "iteration_restarted":
                 self.restarted.append(position)

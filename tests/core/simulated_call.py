@@ -69,7 +69,7 @@ class SimulatedCall:
         self.nodes = [local_call.initial_state() for _ in range(nodes)]
         self.ranks = [SimulatedRank(member, self.world_size) for member in range(self.world_size)]
         self.checks = CallChecks(bool(odds.forgets) or odds.forgets_decision)
-        self.forgotten_decision = self.random.randrange(1, 4) if odds.forgets_decision else 0
+        self.forgotten_decision = self.random.randrange(4) if odds.forgets_decision else -1
         self.complaints = self.checks.complaints
         self.ends: list[call_actions.EndCall] = []
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -148,9 +148,10 @@ class SimulatedCall:
             match action:
                 case call_actions.Tell(members, order):
                     self.checks.note_order(order, self.machine)
-                    if isinstance(order, BeginIteration) and order.iteration == self.forgotten_decision:
-                        self.forgotten_decision = 0
-                        self.after(self.random.uniform(0, 0.002), self._forget_everything)
+                    if isinstance(order, BeginIteration | Entered) and order.iteration == self.forgotten_decision:
+                        self.forgotten_decision = -1
+                        soon_s = self.random.choice([0.002, 0.02])  # before or while the ranks exchange values
+                        self.after(self.random.uniform(0, soon_s), self._forget_everything)
                     for number in range(len(self.nodes)):
                         self.tell_node(number, TellMembers(0, members, order))
                 case call_actions.Replace(lost, takes_unit):
@@ -231,8 +232,8 @@ class SimulatedCall:
         if rank.stage is Stage.ENTERING and rank.is_late:
             rank.is_late = False
             self.after(SETTINGS.barrier_timeout_s, lambda: self._give_up_entering(rank, rank.call))
-        if rank.stage is Stage.RUNNING and self.exchanges:
-            self._give_value(rank)  # the rank repeats it until it gets an answer
+        if rank.given is not None and rank.stage is not None and not rank.out:
+            self.say(rank, rank.given)
 
     # --- what a rank does
 
@@ -243,6 +244,7 @@ class SimulatedCall:
             self._connect(rank)
         rank.call, rank.iteration, rank.stage = call, 0, Stage.ENTERING
         rank.rank, rank.size, rank.is_restarting, rank.is_late = rank.member, self.world_size, False, False
+        rank.plan, rank.given, rank.early = None, None, []
         self.say(rank, rank.entry(SETTINGS))
         self._plan_trouble(rank)
         self.after(SETTINGS.barrier_timeout_s, lambda: self._give_up_entering(rank, call))
@@ -262,15 +264,35 @@ class SimulatedCall:
         if self.chance(self.odds.disconnects):
             self.after(when_s * self.random.uniform(0.2, 2), lambda: self._disconnect(rank))
 
-    def _begin(self, rank: SimulatedRank) -> None:
-        position = (rank.call, rank.iteration)
+    def _follow(self, rank: SimulatedRank, plan: Entered | BeginIteration) -> None:
+        """Follows what was decided last. A coordinator that decides the same again knows no values."""
+        if not rank.follows(plan):
+            self._assign(rank, plan)
+        elif rank.given is not None:
+            self.say(rank, rank.given)
+
+    def _assign(self, rank: SimulatedRank, plan: Entered | BeginIteration) -> None:
+        """Assigns ranks by a decision. If values are exchanged for that, the iteration begins when all are there."""
+        if not rank.assign(plan):
+            self.complaints.append(f"rank {rank.member} lives and is told that it does not: {plan}")
         if self.chance(self.odds.discarded):
             self._leave(rank, Leaving.DISCARDED)
-            return
-        rank.stage, rank.is_restarting = Stage.RUNNING, False
+        elif self.exchanges:
+            rank.given = ExchangeValue(rank.call, rank.number, "tree/1", rank.next_rank, f"of {rank.member}")
+            self.say(rank, rank.given)
+            self.after(SETTINGS.barrier_timeout_s, lambda: self._note_overdue(rank, plan))
+        else:
+            self._begin(rank)
+
+    def _note_overdue(self, rank: SimulatedRank, plan: Entered | BeginIteration) -> None:
+        if rank.plan is plan and rank.alive and not rank.out:
+            self.complaints.append(f"rank {rank.member} has waited too long for the others' values after {plan}")
+
+    def _begin(self, rank: SimulatedRank) -> None:
+        self.checks.note_followed(rank)
+        rank.begin()
+        position = (rank.call, rank.iteration)
         rank.active = rank.rank < self.active_max
-        if self.exchanges:
-            self._give_value(rank)
         active = min(rank.size, self.active_max)
         self.checks.note_began(rank, active)
         self.say(rank, IterationBegan(*position, rank.rank, rank.size, rank.rank if rank.active else None, active))
@@ -281,9 +303,9 @@ class SimulatedCall:
         elif rank.active:
             self.after(self.random.uniform(0, 3), lambda: self._return(rank, position))
         self._plan_trouble(rank)
-
-    def _give_value(self, rank: SimulatedRank) -> None:
-        self.say(rank, ExchangeValue(rank.call, rank.iteration, "tree/1", rank.rank, f"of {rank.member}"))
+        early, rank.early = rank.early, []
+        for order in early:
+            self._hear(rank, order)
 
     def _fail(self, rank: SimulatedRank, position: tuple[int, int]) -> None:
         if self._is_at(rank, position, Stage.RUNNING):
@@ -343,7 +365,7 @@ class SimulatedCall:
 
     # --- orders to a rank
 
-    def _hear(self, rank: SimulatedRank, order: ToRank) -> None:  # noqa: C901, PLR0915 - one case for each order
+    def _hear(self, rank: SimulatedRank, order: ToRank) -> None:  # noqa: C901 - one case for each order
         if isinstance(order, BeginIteration | CallRefused) and order.call == rank.call:
             rank.waits_for_decision = False
         if rank.out or order.call != rank.call or rank.stage is None:
@@ -356,15 +378,14 @@ class SimulatedCall:
             case Entered(_, at, history):
                 if rank.stage is not Stage.ENTERING:
                     return
-                for begin in history:
-                    if not rank.assign(begin):
-                        self.complaints.append(f"rank {rank.member} enters an iteration without itself: {history}")
-                if rank.iteration != at:
+                self._follow(rank, order)
+                if rank.number != at:
                     self.complaints.append(f"rank {rank.member} enters iteration {at} with history {history}")
-                self._begin(rank)
             case Interrupt(_, at):
-                if at == rank.iteration and rank.stage in (Stage.RUNNING, Stage.COMPLETING, Stage.UNWINDING):
+                if rank.plan is not None or at == rank.iteration:
                     self.say(rank, FaultsReported(rank.call, at))
+            case Restart(_, at) | CallCompleted(_, at) if rank.assigns(at):
+                rank.early.append(order)
             case Restart(_, at, records):
                 if at != rank.iteration or rank.stage is Stage.RESTARTING or rank.is_restarting:
                     return
@@ -374,10 +395,7 @@ class SimulatedCall:
                 self.after(self.random.uniform(0, 0.5), lambda: self._arrive(rank, (rank.call, at)))
             case BeginIteration():
                 if rank.stage is Stage.RESTARTING and order.iteration > rank.iteration:
-                    self.checks.note_heard(rank, order)
-                    if not rank.assign(order):
-                        self.complaints.append(f"rank {rank.member} lives and is told that it does not: {order}")
-                    self._begin(rank)
+                    self._follow(rank, order)
             case CallCompleted(_, at):
                 if at == rank.iteration and rank.stage is Stage.RUNNING and not rank.active:
                     self._return(rank, (rank.call, at))
@@ -398,7 +416,8 @@ class SimulatedCall:
                     self.complaints.append(f"rank {rank.member} was refused: {reason}")
                 self.after(1.0, lambda: self._die(rank))
             case Exchanged():
-                rank.values[order.name] = order.values
+                if rank.plan is not None and order.iteration == rank.number:
+                    self._begin(rank)
 
     def _arrive(self, rank: SimulatedRank, position: tuple[int, int]) -> None:
         if rank.alive and not rank.out and (rank.call, rank.iteration) == position and rank.is_restarting:

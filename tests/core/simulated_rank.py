@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from supervisor.core.wrapped_calls.call_messages import BeginIteration, CallEnter, CallLeave, CallSettings, Stage
+from supervisor.core.wrapped_calls.call_messages import (
+    BeginIteration,
+    CallCompleted,
+    CallEnter,
+    CallLeave,
+    CallSettings,
+    Entered,
+    ExchangeValue,
+    Restart,
+    Stage,
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,12 @@ class SimulatedRank:
     rank: int = 0
     size: int = 0
     active: bool = True
-    values: dict[str, tuple[tuple[int, str], ...]] = field(default_factory=dict[str, "tuple[tuple[int, str], ...]"])
+    plan: Entered | BeginIteration | None = None  # by which it assigns ranks; None: it is in an iteration, or waits
+    number: int = 0  # of the iteration that it assigns ranks for, with its rank there, and of how many
+    next_rank: int = 0
+    next_size: int = 0
+    given: ExchangeValue | None = None  # in the last assignment
+    early: list[Restart | CallCompleted] = field(default_factory=list["Restart | CallCompleted"])  # to be obeyed there
     stands_in: bool = False  # started to replace a lost one
     was_away: bool = False
     is_late: bool = False  # waits for the next iteration
@@ -49,16 +64,34 @@ class SimulatedRank:
     waits_for_decision: bool = False
     farewell: CallLeave | None = None
 
-    def assign(self, begin: BeginIteration) -> bool:
+    def assign(self, plan: Entered | BeginIteration) -> bool:
         """Assigns a rank by ShiftRanks. Returns False if the process is not among those that go on."""
-        if begin.anew:
-            self.rank, self.size = self.member, self.world_size
-        if self.rank in begin.terminated_ranks:
-            return False
-        self.rank -= sum(each < self.rank for each in begin.terminated_ranks)
-        self.size = begin.world_size - len(begin.terminated_ranks)
-        self.iteration = begin.iteration
+        self.plan, self.number = plan, self.iteration
+        self.next_rank, self.next_size = self.rank, self.size
+        for begin in plan.history if isinstance(plan, Entered) else (plan,):
+            if begin.anew:
+                self.next_rank, self.next_size = self.member, self.world_size
+            if self.next_rank in begin.terminated_ranks:
+                return False
+            self.next_rank -= sum(each < self.next_rank for each in begin.terminated_ranks)
+            self.next_size = begin.world_size - len(begin.terminated_ranks)
+            self.number = begin.iteration
         return True
+
+    def follows(self, plan: Entered | BeginIteration) -> bool:
+        """Returns whether it assigns ranks by just this decision, however many values come with it."""
+        if isinstance(plan, Entered) and isinstance(self.plan, Entered):
+            return (plan.iteration, plan.history) == (self.plan.iteration, self.plan.history)
+        return plan == self.plan
+
+    def assigns(self, iteration: int) -> bool:
+        """Returns whether it has yet to begin this iteration."""
+        return self.stage is Stage.ENTERING or (self.plan is not None and self.number == iteration)
+
+    def begin(self) -> None:
+        """Begins the iteration for which a rank was assigned."""
+        self.plan, self.iteration, self.rank, self.size = None, self.number, self.next_rank, self.next_size
+        self.stage, self.is_restarting = Stage.RUNNING, False
 
     def entry(self, settings: CallSettings) -> CallEnter:
         assert self.stage is not None

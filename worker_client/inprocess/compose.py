@@ -74,11 +74,21 @@ class Compose:
         """Returns the same composition without its instances' memory of earlier calls of the function."""
         return cast("Compose", Compose(*(fresh(instance) for instance in self.instances)))
 
+    def kept(self) -> Compose:
+        """Returns the same composition with a copy of its instances' memory."""
+        return cast("Compose", Compose(*(kept(instance) for instance in self.instances)))
+
 
 def fresh(instance: _T) -> _T:
     """Returns `instance.fresh()` if its class has that method, else the instance itself."""
     renew: Callable[[], _T] | None = getattr(instance, "fresh", None)
     return instance if renew is None else renew()
+
+
+def kept(instance: _T) -> _T:
+    """Returns `instance.kept()` if its class has that method, a copy with the same memory, else the instance itself."""
+    copied: Callable[[], _T] | None = getattr(instance, "kept", None)
+    return instance if copied is None else copied()
 
 
 def flattened(instances: tuple[object, ...]) -> Iterator[object]:

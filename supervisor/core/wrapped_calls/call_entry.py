@@ -192,12 +192,14 @@ def late_sentence(state: State, member: int) -> str:
 def newest(state: State) -> dict[int, CallEnter]:
     """Returns the ranks that came back to the newest known iteration.
 
-    Ranks that have not entered yet belong to the first one, if that began with the whole world.
+    Ranks that have not entered yet belong to the first one, if that began with the whole world and no rank is through
+    with it: such a rank gives no more values to those that assign ranks for it.
     """
     top = max((word.iteration for _, word in state.entries.values()), default=0)
     here = {member: word for member, (_, word) in sorted(state.entries.items()) if word.iteration == top}
     sizes = {word.world_size for word in here.values() if word.stage is not Stage.ENTERING}
-    may_enter = top == 0 and sizes == {state.world_size}
+    is_over = any(word.stage is Stage.RESTARTING for word in here.values())
+    may_enter = top == 0 and sizes == {state.world_size} and not is_over
     return {member: word for member, word in here.items() if may_enter or word.stage is not Stage.ENTERING}
 
 

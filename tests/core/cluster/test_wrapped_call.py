@@ -409,6 +409,17 @@ def test_a_coordinator_without_memory_goes_on_as_the_ranks_say() -> None:
     assert calls.told(BeginIteration) == [Tell((0, 1, 2), BeginIteration(1, 5, 3))]
 
 
+def test_a_coordinator_without_memory_decides_again_and_then_hears_the_values_for_that_iteration() -> None:
+    """They come before the decision too, from ranks that have heard it from the coordinator before."""
+    values = [(member, ExchangeValue(1, 5, "t", member, "v")) for member in range(3)]
+    calls = Calls(3)
+    for member in range(3):
+        calls.say(back(member, Stage.RESTARTING, at=4), values[member])
+    assert calls.told(BeginIteration) == [Tell((0, 1, 2), BeginIteration(1, 5, 3))]
+    calls.say(*values)
+    assert calls.told(Exchanged) == [Tell((0, 1, 2), Exchanged(1, 5, "t", tuple((each, "v") for each in range(3))))]
+
+
 def test_a_coordinator_without_memory_waits_for_the_missing_as_long_as_for_a_silent_node() -> None:
     calls = Calls(3).say(back(0, Stage.RUNNING, at=4), back(2, Stage.RUNNING, at=4, rank=1))
     calls.pass_to(29.9)

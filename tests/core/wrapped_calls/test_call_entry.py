@@ -35,6 +35,7 @@ def coming(*stands: tuple[Stage, int, int, int], world_size: int = 3) -> State:
         (((R, 2, 0, 2), (W, 1, 1, 3), (R, 2, 1, 2)), [0, 2], 2),
         (((R, 0, 0, 3), (E, 0, 1, 3), (R, 0, 2, 3)), [0, 1, 2], 3),
         (((R, 0, 0, 2), (E, 0, 1, 3), (R, 0, 1, 2)), [0, 2], 2),
+        (((W, 0, 0, 3), (E, 0, 1, 3), (R, 0, 2, 3)), [0, 2], 3),  # the first gives no more values for that iteration
         (((R, 4, 0, 3), (E, 0, 1, 3)), [0], 3),
     ],
 )

@@ -29,7 +29,7 @@ from worker_client.inprocess.call.rank_variables import RankVariables
 from worker_client.inprocess.call.wrapper_parameters import WrapperParameters
 from worker_client.inprocess.compose import fresh
 from worker_client.inprocess.coordinating.connection import Connection, Receiver
-from worker_client.inprocess.coordinating.coordination import Coordination
+from worker_client.inprocess.coordinating.coordination import Coordination, Plan, Superseded
 from worker_client.inprocess.exception import InternalError, RestartAbort
 from worker_client.inprocess.interrupting.main_thread_interrupter import MainThreadInterrupter, RankShouldRestart
 from worker_client.inprocess.monitor_thread import AtomicLock, MonitorThread
@@ -188,8 +188,7 @@ class CallWrapper:
             self._complete()
             return None
         try:
-            self._ranks.assign_first(self._entered)
-            self._enter_iteration()
+            self._begin(self._entered)
             while True:
                 is_done, result = self._iterate(fn, given_args, given_kwargs)
                 if is_done:
@@ -206,7 +205,6 @@ class CallWrapper:
 
     def _iterate(self, fn: Callable[..., _T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[bool, _T | None]:
         """Runs one iteration up to its commit: True and what `fn` returned. False: the iteration restarts."""
-        self._coordination.begin(self.state)
         self._watch.on()
         cause: Exception | None = None
         try:
@@ -272,9 +270,20 @@ class CallWrapper:
         with self._variables.serving_others():
             decision = self._coordination.arrive(self.wrapper.barrier_timeout)
         self._watch.on()
-        self._ranks.assign_next(decision)
-        self._enter_iteration()
+        self._begin(decision)
         collect_garbage()
+
+    def _begin(self, plan: Plan) -> None:
+        """Assigns ranks and begins the iteration, by another decision if a new coordinator makes one meanwhile."""
+        while True:
+            try:
+                self._ranks.assign(plan)
+                self._enter_iteration()
+                self._coordination.begin(self.state)
+                return
+            except Superseded as newer:
+                plan = newer.plan
+                self._ranks.take_back()
 
     def _enter_iteration(self) -> None:
         """Sets the function's environment for the iteration."""

@@ -7,9 +7,11 @@ needs from other ranks go through the supervisor.
 from __future__ import annotations
 
 import enum
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from worker_client.inprocess.compose import fresh
+from worker_client.call_frames import Entered
+from worker_client.inprocess.compose import fresh, kept
 from worker_client.inprocess.exception import InternalError, RestartAbort
 from worker_client.inprocess.rank_assignment import RankAssignment, RankAssignmentCtx, assign
 
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from datetime import timedelta
 
-    from worker_client.call_frames import BeginIteration, Entered
-    from worker_client.inprocess.coordinating.coordination import Coordination
+    from worker_client.call_frames import BeginIteration
+    from worker_client.inprocess.coordinating.coordination import Coordination, Plan
     from worker_client.inprocess.state import State
     from worker_client.inprocess.watching.main_thread_watch import MainThreadWatch
 
@@ -42,12 +44,31 @@ class IterationRanks:
         self._assignment = fresh(assignment)
         self._coordination = coordination
         self._store = _AssignmentStore(coordination, watch)
+        self._before = state.freeze(), self._assignment
 
-    def assign_first(self, entered: Entered) -> None:
-        """Repeats all assignments up to the next iteration, because a rank that replaces a lost one has missed some.
+    def assign(self, plan: Plan) -> None:
+        """Advances to the iteration that was decided. Raises what an assignment raises, RestartAbort, Superseded."""
+        # Without the exception, which keeps objects of the failed iteration alive.
+        self._before = replace(self._state.freeze(), fn_exception=None), kept(self._assignment)
+        if isinstance(plan, Entered):
+            self._catch_up(plan)
+        else:
+            self._assign(plan.iteration, plan)
+            self._state.advance(plan.iteration)
+        self._note_assigned()
 
-        Raises what an assignment raises, and RestartAbort if no rank is active.
-        """
+    def take_back(self) -> None:
+        """Forgets the last assignment: another decision replaces the one that it followed."""
+        before, self._assignment = self._before
+        self._state.copy_from(before)
+
+    def exchange(self, name: str, value: str, timeout: timedelta) -> dict[int, str]:
+        """Returns the values that all ranks have given under `name`. Blocks; raises BarrierTimeout, Superseded."""
+        ranks = range(self._state.world_size)
+        return self._store.exchange(name, value, rank=self._state.rank, ranks=ranks, timeout=timeout)
+
+    def _catch_up(self, entered: Entered) -> None:
+        """Repeats all assignments up to the next iteration, because a rank that replaces a lost one has missed some."""
         decisions = {decision.iteration: decision for decision in entered.history}
         first = next((each.iteration for each in entered.history if each.anew), 0)
         self._state.iteration = first
@@ -55,18 +76,6 @@ class IterationRanks:
             self._assign(iteration, decisions.get(iteration))
             if iteration > first:
                 self._state.advance()
-        self._note_assigned()
-
-    def assign_next(self, decision: BeginIteration) -> None:
-        """Advances to the iteration that was decided. Raises like `assign_first()`."""
-        self._assign(decision.iteration, decision)
-        self._state.advance(decision.iteration)
-        self._note_assigned()
-
-    def exchange(self, name: str, value: str, timeout: timedelta) -> dict[int, str]:
-        """Returns the values that all ranks have given under `name`, by rank. Blocks; raises BarrierTimeout."""
-        ranks = range(self._state.world_size)
-        return self._store.exchange(name, value, rank=self._state.rank, ranks=ranks, timeout=timeout)
 
     def _assign(self, iteration: int, decision: BeginIteration | None) -> None:
         """Runs the assignment. Without a decision, all ranks of the world take part."""

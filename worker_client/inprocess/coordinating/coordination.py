@@ -29,12 +29,22 @@ from worker_client.call_frames import (
 )
 from worker_client.inprocess.coordinating import rank_call_state
 from worker_client.inprocess.coordinating.rank_call_state import Answer, CallPhase, Link, Move, Outcome, WaitOverdue
-from worker_client.inprocess.exception import InternalError, RestartAbort
+from worker_client.inprocess.exception import InternalError, RestartAbort, RestartError
 from worker_client.inprocess.state import State
 from worker_client.inprocess.store import BarrierTimeout
 
+Plan = Entered | BeginIteration
+
 _ANSWER_S = 1.0  # for the supervisor to say which ranks are missing
 _FIND_THEM = "see holdfast stacks, or give a longer timeout"
+
+
+class Superseded(RestartError):
+    """Raised while ranks are assigned by a decision that a new coordinator has not heard of; `plan` replaces it."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(f"iteration {plan.iteration} was decided")
+        self.plan = plan
 
 
 class Coordination:
@@ -48,6 +58,7 @@ class Coordination:
         self._changed = threading.Condition(threading.Lock())
         entry = CallEnter(call, state.initial_rank, state.initial_world_size, settings)
         self._own = rank_call_state.State(entry, state.rank, state.world_size)
+        self._followed: Plan | None = None  # by which the main thread assigns ranks
         self._is_closed = False  # the monitor thread has nothing more to wait for
 
     # --- called by the main thread ---
@@ -67,6 +78,7 @@ class Coordination:
                 case Answer.OVER:
                     return None
                 case Entered() as entered:
+                    self._followed = self._own.plan
                     return entered
                 case _:
                     pass
@@ -87,7 +99,7 @@ class Coordination:
     def exchange(self, name: str, value: str, *, rank: int, timeout: timedelta) -> dict[int, str]:
         """Returns the values of all ranks that take part in the assignment. Blocks.
 
-        Raises BarrierTimeout, and ValueError if a value is too long or there are too many.
+        Raises Superseded, BarrierTimeout, and ValueError if a value is too long or there are too many.
         """
         with self._changed:
             key = self._own.assigning, name
@@ -96,8 +108,8 @@ class Coordination:
                 given = ExchangeValue(self._call, self._own.assigning, name, rank, value)
                 call_frames.frame(given)  # raises for what is too long
                 self._step(given)
-                self._wait(lambda: key in self._own.exchanged, timeout, WaitOverdue(name))
-                self._step(rank_call_state.ValueSettled(name))
+                self._wait(lambda: key in self._own.exchanged or self._newer() is not None, timeout, WaitOverdue(name))
+            self._check_plan()
             if key not in self._own.exchanged:
                 raise BarrierTimeout(
                     f"cannot exchange {name!r}: {self._missing()} gave no value within {timeout}; {_FIND_THEM}"
@@ -105,8 +117,9 @@ class Coordination:
             return dict(self._own.exchanged[key])
 
     def begin(self, state: State) -> None:
-        """Reports that rank assignment is done; the rank begins the iteration as `state` says."""
+        """Reports that rank assignment is done; the rank begins the iteration as `state` says. Raises Superseded."""
         with self._changed:
+            self._check_plan()
             numbers = state.rank, state.world_size, state.active_rank, state.active_world_size or 0
             self._step(IterationBegan(self._call, self._own.assigning, *numbers))
 
@@ -157,6 +170,7 @@ class Coordination:
                     f"cannot restart after iteration {self._own.iteration}: {self._missing()} did not end theirs "
                     f"within {timeout}; {_FIND_THEM}"
                 )
+            self._followed = self._own.decided
             return self._own.decided
 
     def leave(self, why: Leaving, reason: str, *, is_unfit: bool = False) -> None:
@@ -238,6 +252,15 @@ class Coordination:
     def _is_answered(self) -> bool:
         """Returns whether the supervisor has answered the entry. A refusal raises anyway."""
         return self._own.admission is not Answer.NONE and not isinstance(self._own.admission, CallRefused)
+
+    def _newer(self) -> Plan | None:
+        """Returns the plan that replaces the followed one; None: it still counts."""
+        return self._own.plan if self._own.plan != self._followed else None
+
+    def _check_plan(self) -> None:
+        if (newer := self._newer()) is not None:
+            self._followed = newer
+            raise Superseded(newer)
 
     def _check_names(self, name: str) -> None:
         known = (*self._own.exchanged, *self._own.given)

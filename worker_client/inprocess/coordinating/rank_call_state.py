@@ -64,12 +64,6 @@ class AssignmentBegun(NamedTuple):
     iteration: int
 
 
-class ValueSettled(NamedTuple):
-    """All ranks have given their value, or this rank no longer waits for it."""
-
-    name: str
-
-
 class WaitOverdue(NamedTuple):
     """The wait of this phase, or for the values under `name`, takes too long: which ranks are missing?"""
 
@@ -78,7 +72,7 @@ class WaitOverdue(NamedTuple):
 
 # Its words are what is sent: they name the iteration that is being assigned, a fault the current one.
 MainThreadWord = ExchangeValue | IterationBegan | RankFault | CallLeave
-MainThreadEvent = Move | AssignmentBegun | ValueSettled | WaitOverdue | MainThreadWord
+MainThreadEvent = Move | AssignmentBegun | WaitOverdue | MainThreadWord
 
 
 class Link(enum.Enum):
@@ -128,6 +122,9 @@ class Iteration(NamedTuple):
 
 _NOTHING = Iteration()
 
+# The last value given, and the one before: a rank can be one value behind the others, and a new coordinator knows none.
+GIVEN_KEPT = 2
+
 
 class State(NamedTuple):
     """The state of one rank in one call. Numbers are those of its current iteration."""
@@ -142,7 +139,7 @@ class State(NamedTuple):
     iteration: int = 0
     assigning: int = 0  # the iteration for which ranks are being assigned, or were last
     begun: IterationBegan | None = None
-    decided: BeginIteration | None = None  # the next iteration
+    decided: BeginIteration | None = None  # the next iteration, as decided last
     iterations: Mapping[int, Iteration] = MappingProxyType({})
     given: Mapping[tuple[int, str], ExchangeValue] = MappingProxyType({})
     exchanged: Mapping[tuple[int, str], Mapping[int, str]] = MappingProxyType({})
@@ -152,6 +149,13 @@ class State(NamedTuple):
     @property
     def now(self) -> Iteration:
         return self.iterations.get(self.iteration, _NOTHING)
+
+    @property
+    def plan(self) -> Entered | BeginIteration | None:
+        """Returns what was decided last about the iteration that this rank has yet to begin."""
+        if self.decided is None and isinstance(self.admission, Entered) and self.begun is None:
+            return self.admission._replace(exchanges=())  # That it has heard more values changes no plan.
+        return self.decided
 
     @property
     def is_interrupted(self) -> bool:
@@ -188,8 +192,7 @@ def step(state: State, event: Event) -> tuple[State, tuple[Word, ...]]:
         case Link.DISCONNECTED:
             return state._replace(is_connected=False), ()
         case (
-            Move() | AssignmentBegun() | ValueSettled() | WaitOverdue() | ExchangeValue() | IterationBegan()
-            | RankFault() | CallLeave()
+            Move() | AssignmentBegun() | WaitOverdue() | ExchangeValue() | IterationBegan() | RankFault() | CallLeave()
         ):  # fmt: skip
             after, words = (state, ()) if state.phase is CallPhase.LEFT else _do(state, event)
         case _:
@@ -224,12 +227,11 @@ def _do(state: State, event: MainThreadEvent) -> tuple[State, tuple[Word, ...]]:
             state = state._replace(phase=CallPhase.ENTERING)
             return state, (_enter(state),)
         case AssignmentBegun(iteration):
-            return state._replace(assigning=iteration), ()
+            return state._replace(assigning=iteration, given={}), ()
         case ExchangeValue(_, iteration, name):
-            return state._replace(given={**state.given, (iteration, name): event}), (event,)
-        case ValueSettled(name):
-            settled = state.assigning, name
-            return state._replace(given={key: each for key, each in state.given.items() if key != settled}), ()
+            earlier = [(key, each) for key, each in state.given.items() if key != (iteration, name)]
+            given = dict([*earlier, ((iteration, name), event)][-GIVEN_KEPT:])
+            return state._replace(given=given), (event,)
         case WaitOverdue(name):
             return state._replace(missing=None), (_overdue(state, name),)
         case IterationBegan():
@@ -273,11 +275,13 @@ def _hear(state: State, event: CallEvent) -> tuple[State, tuple[Word, ...]]:
         case RanksMissing():
             return state._replace(missing=event), ()
         case Entered():
-            told = {(each.iteration, each.name): each.values for each in event.exchanges} if state.begun is None else {}
-            admission = _admission(state.admission, event)
-            return state._replace(admission=admission, exchanged={**state.exchanged, **told}), ()
+            return _hear_entered(state, event)
         case BeginIteration(_, iteration):
-            return (state._replace(decided=event) if iteration > state.assigning else state), ()
+            if iteration <= state.iteration:
+                return state, ()
+            if event == state.decided:
+                return state, tuple(state.given.values())  # by a coordinator that may know no values
+            return state._replace(decided=event, exchanged={}), ()
         case Exchanged(_, iteration, name, values):
             if iteration < state.iteration:
                 return state, ()
@@ -298,6 +302,16 @@ def _hear(state: State, event: CallEvent) -> tuple[State, tuple[Word, ...]]:
             return _advance(state, iteration, Outcome.COMMITTED), ()
         case _:
             assert_never(event)
+
+
+def _hear_entered(state: State, entered: Entered) -> tuple[State, tuple[Word, ...]]:
+    before, state = state.plan, state._replace(admission=_admission(state.admission, entered))
+    if state.begun is not None:
+        return state, ()
+    is_again = state.plan == before  # by a coordinator that may know no values
+    known: Mapping[tuple[int, str], Mapping[int, str]] = state.exchanged if is_again else {}
+    told = {(each.iteration, each.name): each.values for each in entered.exchanges}
+    return state._replace(exchanged={**known, **told}), tuple(state.given.values()) if is_again else ()
 
 
 def _admission(present: Admission, told: Admission) -> Admission:

@@ -71,6 +71,12 @@ class Tree(RankAssignment):
     def fresh(self) -> Tree:
         return Tree(self.layers, self.world_size_filter, keep_spare_order=self.keep_spare_order, timeout=self.timeout)
 
+    def kept(self) -> Tree:
+        """Returns a copy with the same memory, which does not change with this tree's."""
+        other = self.fresh()
+        other._ranks, other._leaf = None if self._ranks is None else self._ranks.kept(), self._leaf
+        return other
+
     def check_beside(self, others: tuple[object, ...]) -> None:
         if others:
             name = type(others[0]).__name__

@@ -5,6 +5,7 @@ A restart takes a few passes over flat lists plus work for each lost rank, but n
 
 from __future__ import annotations
 
+import copy
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -37,6 +38,11 @@ class TreeRanks:
         # Layer → branch → push numbers, including those of leaves that are no longer spares.
         self._stacks: dict[int, dict[int, deque[int]]] = {i: {} for i in self._reserve_layers}
         self.active = self._activated()
+
+    def kept(self) -> TreeRanks:
+        """Returns a copy, which does not change with these."""
+        shared = (self._topology, self._layers)  # these never change
+        return copy.deepcopy(self, {id(each): each for each in shared})
 
     def restart(self, dead: Iterable[int]) -> dict[int, int | None]:
         """Replaces, fills and shifts after `dead` leaves. Returns all that drop out, with the layer that drops them.

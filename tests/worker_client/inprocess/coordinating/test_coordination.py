@@ -27,7 +27,7 @@ from worker_client.call_frames import (
     RanksMissing,
     Restart,
 )
-from worker_client.inprocess.coordinating.coordination import Coordination
+from worker_client.inprocess.coordinating.coordination import Coordination, Superseded
 from worker_client.inprocess.exception import InternalError, RestartAbort
 from worker_client.inprocess.state import State
 from worker_client.inprocess.store import BarrierTimeout
@@ -246,6 +246,35 @@ def test_values_are_exchanged_under_a_name_of_the_iteration(rank: Rank):
         rank.coordination.exchange("c", "mine", rank=1, timeout=NOW)
     with pytest.raises(ValueError, match="cannot exchange"):
         rank.coordination.exchange("d", "x" * 40_000, rank=1, timeout=NOW)
+
+
+def test_a_newer_decision_ends_the_wait_for_values_of_the_one_before(rank: Rank):
+    """The others have begun that iteration and lost their coordinator: no value comes any more."""
+    rank.enter()
+    first, newer = BeginIteration(CALL, 1, 3, frozenset()), BeginIteration(CALL, 2, 3, frozenset(), anew=True)
+    rank.coordination.heard(first)
+    assert rank.coordination.arrive(SOON) == first
+    rank.coordination.assign(1)
+    exchanging = rank.main.submit(lambda: rank.coordination.exchange("a", "mine", rank=1, timeout=SOON))
+    rank.wait_said("exchange_value")
+    rank.coordination.heard(newer)
+    error = failed(exchanging)
+    assert isinstance(error, Superseded)
+    assert error.plan == newer
+    rank.coordination.assign(2)
+    rank.coordination.begin(rank.state)
+    assert rank.frames[-1].iteration_began.iteration == 2
+
+
+def test_a_newer_decision_is_followed_though_all_values_are_there(rank: Rank):
+    rank.enter()
+    rank.coordination.heard(BeginIteration(CALL, 1, 3, frozenset()))
+    rank.coordination.arrive(SOON)
+    rank.coordination.assign(1)
+    rank.coordination.heard(BeginIteration(CALL, 1, 3, frozenset({2})))
+    with pytest.raises(Superseded):
+        rank.coordination.begin(rank.state)
+    assert "iteration_began" not in rank.said()[2:]
 
 
 def test_one_who_replaces_a_lost_rank_knows_what_was_exchanged(rank: Rank):

@@ -43,7 +43,6 @@ from worker_client.inprocess.coordinating.rank_call_state import (
     Move,
     Outcome,
     State,
-    ValueSettled,
     WaitOverdue,
     step,
 )
@@ -104,11 +103,10 @@ def kinds(state: State) -> list[str]:
                 Move.RESTART_REACHED,
                 AssignmentBegun(1),
                 VALUE,
-                ValueSettled("key"),
                 BEGUN_AGAIN,
             ],
             CallPhase.RUNNING,
-            ["CallEnter", "IterationBegan"],
+            ["CallEnter", "ExchangeValue", "IterationBegan"],
         ),
         ([*INSIDE, LEFT], CallPhase.LEFT, ["CallLeave"]),
     ],
@@ -161,6 +159,31 @@ def test_what_was_exchanged_before_is_known_at_the_entry_and_forgotten_after_it(
     assert after(entered).exchanged == {(0, "key"): {0: "a"}}
     assert after(*INSIDE, entered).exchanged == {}
     assert after(*INSIDE, Exchanged(CALL, 1, "key", {0: "b"})).exchanged == {(1, "key"): {0: "b"}}
+
+
+def test_a_coordinator_that_decides_the_iteration_again_gets_the_values_again():
+    """It knows no values, and the ranks wait for each other's."""
+    decided = BeginIteration(CALL, 1, 3, frozenset())
+    assigning: list[Event] = [*INSIDE, Move.RESTART_REACHED, decided, AssignmentBegun(1)]
+    values = [VALUE._replace(name=name) for name in ("first", "second", "third")]
+    assert step(after(*assigning, *values), decided)[1] == (*values[1:],), "one that others wait for, and its own"
+    assert step(after(*assigning, *values, AssignmentBegun(2)), decided)[1] == ()
+    first = VALUE._replace(iteration=0)
+    entering: list[Event] = [Link.CONNECTED, Move.ENTRY_ASKED, ENTERED, AssignmentBegun(0), first]
+    assert step(after(*entering), ENTERED)[1] == (first,)
+    assert step(after(*entering, BEGUN), ENTERED)[1] == ()
+
+
+def test_another_decision_replaces_the_one_that_is_followed_and_what_was_exchanged_for_it():
+    decided, told = BeginIteration(CALL, 1, 3, frozenset()), Exchanged(CALL, 1, "first", {0: "a"})
+    assigning = after(*INSIDE, Move.RESTART_REACHED, decided, AssignmentBegun(1), told, VALUE)
+    for newer in (decided._replace(iteration=2), decided._replace(anew=True)):
+        state, words = step(assigning, newer)
+        assert (state.plan, state.exchanged, words) == (newer, {}, ())
+    joining = after(Link.CONNECTED, Move.ENTRY_ASKED, ENTERED, AssignmentBegun(0), told._replace(iteration=0))
+    entered = Entered(CALL, 2, (decided._replace(iteration=2, anew=True),), ())
+    state, words = step(joining, entered)
+    assert (state.plan, state.exchanged, words) == (entered, {}, ())
 
 
 # --- an iteration's outcome -----------------------------------------------------------------------------------------
@@ -238,7 +261,7 @@ from_supervisor = some.one_of(
     some.builds(Exchanged, some.just(CALL), iterations, some.just("key"), some.just({0: "a"})),
 )
 from_main_thread = some.one_of(
-    some.sampled_from([*Move, ValueSettled("key"), WaitOverdue()]),
+    some.sampled_from([*Move, WaitOverdue()]),
     some.builds(AssignmentBegun, iterations),
     some.builds(_in_iteration, some.sampled_from(WORDS), iterations),
 )
