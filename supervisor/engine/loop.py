@@ -17,6 +17,7 @@ from supervisor.core.cluster import (
     cluster_messages,
     coordinator,
     coordinator_announcements,
+    coordinator_states,
     job_termination,
     leader_takeover,
 )
@@ -160,6 +161,8 @@ class Engine:
     def _pass_over(self, since_s: float) -> None:
         """Handles a pause: this process was stopped, perhaps with its ranks, some time after `since_s`."""
         self.handle(node_messages.ProcessPaused(since_s))
+        for job_id, led in list(self._machines.coordinators.items()):
+            self._machines.move(job_id, coordinator_states.after_pause(led, since_s, self._clock.now_s()))
         self._deadline_s = self._machines.next_deadline_s()
 
     def handle(self, event: EngineEvent) -> None:

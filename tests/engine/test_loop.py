@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.config import JobSpec
 from supervisor.core.announcements import Announcement, CycleBegan, LeadChanged, NodeLost
-from supervisor.core.cluster import cluster_messages, coordinator, leader_takeover
+from supervisor.core.cluster import cluster_messages, coordinator, coordinator_states, leader_takeover
 from supervisor.core.facts import JobRules, JobState, RestartRules
 from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node import job, node, node_messages, spawner_deadlines
@@ -226,6 +226,33 @@ async def test_after_a_pause_what_comes_in_later_has_its_own_time_and_what_was_o
         due_s = [node.job_due_s(played.machines.node_state, each) for each in ("old", "new")]
         assert due_s == [clock.at_s + spawner_deadlines.START_S] * 2
         assert recorder.of(node_messages.KillSpawner) == []
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("stops", [False, True])
+async def test_a_job_that_was_suspended_while_its_nodes_meet_or_stop_has_the_rest_of_its_time(stops: bool) -> None:
+    """As by docker pause or scontrol suspend; the other nodes were suspended, too."""
+    recorder, clock = Recorder(), SetClock()
+    recorder.is_leader = True
+    played = Played(recorder, clock)
+    rules = JobRules("j", 1, restart=RestartRules(min_nodes=2))
+    reports = [cluster_messages.JobOpened("n0", rules), cluster_messages.JobOpened("n1", rules)]
+    reports += [cluster_messages.StopAsked("the launcher got SIGTERM", 15, grace_s=900.0)] if stops else []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(played.run)
+        for report in reports:
+            played.post(cluster_messages.Reported("j", report))
+        await settled()
+        phase, settled_times = played.machines.coordinators["j"].phase, recorder.settled_times
+        clock.at_s += 2000.0
+        played.post(cluster_messages.Reported("j", cluster_messages.NodeHeard("n1")))
+        while recorder.settled_times == settled_times:
+            await anyio.lowlevel.checkpoint()
+        found = played.machines.coordinators["j"].phase
+        assert isinstance(found, coordinator_states.WindingDown if stops else coordinator_states.Gathering)
+        assert isinstance(phase, type(found))
+        assert found.until_s == phase.until_s + 2000.0
+        assert (played.machines.next_deadline_s() or 0.0) > clock.at_s
         tasks.cancel_scope.cancel()
 
 

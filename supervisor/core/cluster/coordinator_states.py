@@ -105,6 +105,9 @@ class Ended(msgspec.Struct, frozen=True):
 Phase = Unopened | TakingOver | Gathering | Running | WindingDown | Ended
 
 
+_ENDS = ("until_s", "last_call_until_s", "orders_from_s", "tell_at_s", "untold_until_s", "may_be_stop_until_s")
+
+
 # --- the state -----------------------------------------------------------------------------------------------------
 
 
@@ -169,6 +172,20 @@ def without(state: State, event: NodeLost) -> State:
     known = state.members[event.node]
     lost = msgspec.structs.replace(known, state=MemberState.LOST, is_silent=False, comes_again=event.comes_again)
     return with_member(state, event.node, lost)
+
+
+def after_pause(state: State, since_s: float, now_s: float) -> State:
+    """Moves the ends of waits for nodes that may have been suspended together with this process.
+
+    The pause began after `since_s`, so an end that had passed by then stays, as does a back-off.
+    """
+    by_s, ends = now_s - since_s, {name: getattr(state.phase, name, None) for name in _ENDS}
+    later = {name: end_s + by_s for name, end_s in ends.items() if end_s is not None and end_s > since_s}
+    if isinstance(state.evidence, hang_evidence.Taking):
+        state.evidence.until_s += by_s
+    if state.hang is not None:
+        state.hang.until_s += by_s
+    return msgspec.structs.replace(state, phase=msgspec.structs.replace(state.phase, **later))
 
 
 def start_order(state: State, group_rank: int, reason: str) -> StartCycle:

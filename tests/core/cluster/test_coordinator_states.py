@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.cluster import coordinator
+from supervisor.core.cluster import coordinator, hang_evidence
 from supervisor.core.cluster.cluster_messages import NodeLost
-from supervisor.core.cluster.coordinator_states import said, with_member, with_parts, without
+from supervisor.core.cluster.coordinator_states import (
+    Ended,
+    Gathering,
+    Hang,
+    TakingOver,
+    after_pause,
+    said,
+    with_member,
+    with_parts,
+    without,
+)
 from supervisor.core.cluster.node_states import Member, MemberState
-from supervisor.core.facts import NodeFacts
+from supervisor.core.facts import JobState, NodeFacts, Verdict
 
 
 def test_a_part_is_given_to_a_node_and_to_the_process_that_it_has_then():
@@ -30,3 +40,16 @@ def test_what_is_said_before_the_first_cycle_belongs_to_it():
     assert said(state, "rendezvous_waits", "1 of 2 nodes").event.cycle == 0
     later = msgspec.structs.replace(state, cycle=3)
     assert said(later, "rendezvous_waits", "1 of 2 nodes").event.cycle == 3
+
+
+def test_a_pause_moves_what_was_still_awaited_and_nothing_else():
+    taking = hang_evidence.Taking({}, {}, until_s=101.0, budget_s=1.0, accused={})
+    gathering = Gathering("a fault", until_s=900.0, not_before_s=110.0, last_call_until_s=50.0, tell_at_s=120.0)
+    state = coordinator.initial_state("j", leader="a")
+    state = msgspec.structs.replace(state, phase=gathering, evidence=taking, hang=Hang({}, 102.0))
+    state = after_pause(state, 100.0, 2100.0)
+    assert state.phase == msgspec.structs.replace(gathering, until_s=2900.0, tell_at_s=2120.0)
+    assert (taking.until_s, state.hang.until_s if state.hang else None) == (2101.0, 2102.0)
+    for phase in (Ended(Verdict(JobState.STOPPED, 1, "x"), 160.0), TakingOver(160.0)):
+        moved = after_pause(msgspec.structs.replace(state, phase=phase), 100.0, 2100.0).phase
+        assert moved == msgspec.structs.replace(phase, until_s=2160.0)
