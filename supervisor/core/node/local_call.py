@@ -379,6 +379,8 @@ class _Step:
             if waiting:
                 self._actions.append(self._tell_ranks(tuple(waiting), CallRefused(call, reason)))
             for local_rank, rank in enumerate(self._ranks):
+                if rank.call > call:
+                    continue  # It came back from a later call than a supervisor without memory had heard of.
                 self._forget(local_rank)
                 place = Place.ENDED if rank.place is Place.ENDED else Place.OUT
                 kept = Excuse.STANDS if rank.excuse is Excuse.STANDS else Excuse.NONE

@@ -37,6 +37,7 @@ ODDS = {
 @example(seed=484367, nodes=3, per_node=4)  # a new process was lost with its node, offered elsewhere, and started twice
 @example(seed=681, nodes=3, per_node=2)  # a new process came to a call that was over, and was told that it was late
 @example(seed=1104925521, nodes=1, per_node=2)  # a new process waited for values of an iteration that was over
+@example(seed=5370, nodes=3, per_node=1)  # the end of a call was taken for that of the next one, in which a rank was
 def test_whatever_happens(name: str, seed: int, nodes: int, per_node: int) -> None:
     """There are never two world sizes; each iteration has one decision and one interruption; no wait is endless."""
     world = SimulatedCall(seed, nodes=nodes, per_node=per_node, odds=ODDS[name], units=seed % 4).run()

@@ -281,6 +281,14 @@ def test_who_waits_for_its_neighbours_when_the_call_ends_is_refused() -> None:
     play >> said(1, enter(1, 4)) << TellRanks(JOB, CYCLE, (1,), CallRefused(1, "cannot begin call 1"))
 
 
+def test_a_rank_of_a_later_call_does_not_end_with_an_earlier_one() -> None:
+    """It comes back while a supervisor without memory takes the others' call for the present one."""
+    play = playbook() >> CycleBegun(0, 1, 2) >> said(0, enter(0, 2, call=2, stage=Stage.COMPLETING, iteration=1))
+    play >> SettleCall(0, 1, False, "cannot begin call 1")
+    fault = RankFault(2, 1, 0, Interruption.EXCEPTION, "why")
+    play >> said(0, fault) << told((0, fault))
+
+
 def test_a_new_process_is_excused_enters_at_once_and_is_a_member_from_then_on() -> None:
     play = begun(2) >> RankEnded(1, "was killed by SIGKILL", True)
     play >> RankStarted(1) << told((1, Started()))
