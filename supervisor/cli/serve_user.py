@@ -1,4 +1,4 @@
-"""`holdfast serve-user`: the supervisor of one user of a node's service, which root's process starts as that user.
+"""`holdfast serve-user`: with which settings does a user's supervisor serve, which root's service starts as that user?
 
 With --instance it is still root: in the unit of that name, it becomes the user that root's process has noted.
 """

@@ -1,4 +1,4 @@
-"""Which plain data do machines, engine and edges share: what a job is, how a worker ended, what a rank has stamped?
+"""Which plain data do all share: rules and states of a job, how a worker ended, what a rank has stamped?
 
 Times (`…_at_s`) are seconds on this node's monotonic clock and durations (`…_s`) are seconds, unless a name says else.
 """

@@ -1,4 +1,4 @@
-"""What is reported about a worker that has ended?"""
+"""What is reported about a worker that has ended, and where is the reason looked for?"""
 
 from __future__ import annotations
 

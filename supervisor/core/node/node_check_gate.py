@@ -1,4 +1,4 @@
-"""When is this node checked for a job, and which reports wait for the answer?
+"""When is this node checked for a job, and what does the leader hear of it until the answer is there?
 
 The gate comes after the other machines of the job (job_fold.py): it sees the job's new state and its reports.
 """
