@@ -43,9 +43,13 @@ def succeeded_verdict(lost: tuple[int, ...]) -> Verdict:
     return Verdict(JobState.SUCCEEDED, 0, succeeded_sentence("", lost))
 
 
-def outcome_asked(state: State, event: cluster_messages.StopAsked | cluster_messages.JobForbidden) -> Verdict | Stop:
+def outcome_asked(
+    state: State, event: cluster_messages.StopAsked | cluster_messages.LeaveAsked | cluster_messages.JobForbidden
+) -> Verdict | Stop:
     if isinstance(event, cluster_messages.StopAsked):
         return Stop(event.signal, event.reason, event.grace_s, event.is_final)
+    if isinstance(event, cluster_messages.LeaveAsked):
+        return Stop(event.signal, event.reason, event.grace_s)
     exit_code = state.rules.restart.no_restart_exit_code if event.exit_code is None else event.exit_code
     return Verdict(JobState.FAILED, exit_code, event.reason)
 
@@ -88,7 +92,9 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
             return with_member(state, node, known), (Send(node, orders.WindDown(phase.outcome.reason)),)
         case cluster_messages.NodeLost() if event.node in state.members:
             return _conclude_if_stopped(without(state, event), phase, now_s, ())
-        case cluster_messages.StopAsked() if phase.may_be_stop_until_s is not None:
+        case (
+            cluster_messages.StopAsked() | cluster_messages.LeaveAsked(or_stop=True)
+        ) if phase.may_be_stop_until_s is not None:  # fmt: skip
             return wind_down(state, outcome_asked(state, event), now_s)
         case cluster_messages.StopAsked():
             return _stop_again(state, phase, event, now_s)

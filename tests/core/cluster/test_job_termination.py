@@ -12,6 +12,7 @@ from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     JobForbidden,
     JobOpened,
+    LeaveAsked,
     MemberState,
     NodeFailed,
     NodeJoined,
@@ -125,6 +126,13 @@ def test_a_stop_that_a_ranks_end_has_announced_is_the_verdict_though_the_budget_
         assert (ledger.verdict, ledger.stop_signal) == (None, 15), "the next leader ends it the same way"
         stopped(play)
     assert verdict(play) == Verdict(JobState.STOPPED, 128 + 15, "the launcher got SIGTERM")
+
+
+def test_a_node_whose_ranks_had_all_ended_before_its_signal_asks_for_the_stop_too() -> None:
+    play = running() >> TERMINATED >> NodeStopped("b", all_succeeded=False)
+    play >> LeaveAsked("a", "a drain", with_ranks=True) << ()
+    play >> LeaveAsked("a", SIGNALLED.reason, 15, or_stop=True) >> NodeStopped("a", all_succeeded=False)
+    assert verdict(play) == Verdict(JobState.STOPPED, 128 + 15, SIGNALLED.reason)
 
 
 @pytest.mark.parametrize("nodes_stop_first", [True, False])
