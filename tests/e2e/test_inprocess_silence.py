@@ -45,10 +45,15 @@ def pids(launch: Launch) -> set[object]:
 
 @pytest.mark.parametrize(
     ("name", "at_least_s"),
-    [("swallow", HARD_TIMEOUT_S), ("deaf", HARD_TIMEOUT_S + GRACE_S), ("stopped", HARD_TIMEOUT_S)],
+    [
+        ("swallow", HARD_TIMEOUT_S),
+        ("block", HARD_TIMEOUT_S),
+        ("deaf", HARD_TIMEOUT_S + GRACE_S),
+        ("stopped", HARD_TIMEOUT_S),
+    ],
 )
 def test_who_can_not_be_interrupted_is_ended_at_its_hard_timeout(tmp_path: Path, name: str, at_least_s: float):
-    """One swallows every exception, one ignores SIGTERM and holds the GIL, one is stopped."""
+    """One swallows exceptions, one keeps a block in a thread, one ignores SIGTERM and holds the GIL, one is stopped."""
     launch = case(tmp_path, name)
     assert at_least_s - 0.1 < after_s(launch) < at_least_s + GRACE_S + BUSY_S
     assert set(entered(launch, 1)) == {0, 2}

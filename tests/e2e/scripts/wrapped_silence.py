@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from datetime import timedelta
 from typing import NoReturn, cast
@@ -69,9 +70,9 @@ def run(call: CallWrapper) -> None:
     match CASE, call.iteration:
         case ("swallow", 0):
             swallow()
-        case ("deaf" | "stopped", 0):
+        case ("deaf" | "stopped" | "block", 0):
             if RANK == 1:
-                be_beyond_reach()
+                be_beyond_reach(call)
             execute_python(FOR_EVER_S)
         case ("ping", 0):
             if RANK == 1:
@@ -114,7 +115,24 @@ def swallow() -> None:
     execute_python(FOR_EVER_S)
 
 
-def be_beyond_reach() -> None:
+def keep_block(call: CallWrapper) -> None:
+    """Raises while another thread stays in an atomic block."""
+    inside = threading.Event()
+
+    def stay() -> None:
+        with call.atomic():
+            inside.set()
+            time.sleep(FOR_EVER_S)
+
+    threading.Thread(target=stay, daemon=True).start()
+    inside.wait()
+    note("fault")
+    raise ValueError("by intention")
+
+
+def be_beyond_reach(call: CallWrapper) -> None:
+    if CASE == "block":
+        keep_block(call)
     if CASE != "stopped":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         note("fault")

@@ -258,6 +258,7 @@ class CallWrapper:
                 f"cannot restart after iteration {iteration}: the supervisor has not answered within {timeout}; "
                 "see its log, or give a longer barrier_timeout"
             )
+        self._watch.unwind()  # The monitor thread may not get that far: another thread can stay in an atomic block.
         self._monitor_thread.wait_aborted(iteration)
         self._watch.on()
         self.state.fn_exception = cause

@@ -73,7 +73,7 @@ class MainThreadWatch:
         self._disabled = max(self._disabled - 1, 0)
         self._set(self._wanted)
 
-    # --- called by the monitor thread ---
+    # --- called by the monitor thread, and by the main thread that waits for it ---
 
     def unwind(self) -> None:
         """Gives the main thread the hard timeout, from now on, to come back, whatever else it reports."""
