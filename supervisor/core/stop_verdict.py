@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from signal import SIGTERM
+
 from supervisor.core.facts import JobState, Verdict
 
 SAME_SIGNAL_S = 0.1  # signals this close are one request: timeout(1) and systemd send two at once
+SAME_SIGTERM_S = 2.0  # a scheduler signals a script and its children, and the script passes it on once it gets CPU time
 STOP_FOLLOWS_S = 0.5  # a scheduler that ends a job ends its ranks, and within this time asks for a stop
 STOPPED_EXIT_CODE = 1  # stopped with a node's supervisor, whose node may be rebooting: the job may start again
+
+
+def is_one_request(first: int, second: int, passed_s: float) -> bool:
+    """Returns whether the second of two signals asks for nothing more than the first."""
+    return second != 0 and passed_s < (SAME_SIGTERM_S if first == second == SIGTERM else SAME_SIGNAL_S)
+
+
+def another(signal: int) -> str:
+    """Returns how a message names the next signal that is a request of its own."""
+    return f"another one after {SAME_SIGTERM_S:g} s" if signal == SIGTERM else "another one"
 
 
 def was_said(asked: str, reason: str) -> bool:

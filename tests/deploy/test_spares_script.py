@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.core.stop_verdict import SAME_SIGTERM_S
+
 SCRIPT = Path(__file__).parents[2] / "deploy/slurm/spares.sbatch"
 LIMIT_S = 30
 SRUN = '#!/bin/sh\n[ "$LOST" = no ] || kill -KILL $PPID\nwhile [ "$1" != bash ]; do shift; done\nexec "$@"\n'
@@ -25,14 +27,21 @@ PROGRAMS = {
     "holdfast": '#!/bin/sh\n[ "$1" != run ] || echo run >> "$CALLS"\nexit $CODE\n',
     "scontrol": '#!/bin/sh\necho "scontrol $*" >> "$CALLS"\n',
 }
-# As `holdfast run`: saves at SIGTERM, and takes signals that come in pairs for one.
+# As `holdfast run`: saves at SIGTERM, and is killed by another one after SAME_SIGTERM_S.
 SAVING = f"""#!{sys.executable}
 import os, signal, sys, time
 def note(line):
     with open(os.environ["CALLS"], "a") as calls:
         calls.write(line + "\\n")
+first_s = None
 def save(number, frame):
-    signal.signal(number, signal.SIG_IGN)
+    global first_s
+    if first_s is not None:
+        if time.monotonic() - first_s < {SAME_SIGTERM_S}:
+            return
+        note("killed")
+        os._exit(9)
+    first_s = time.monotonic()
     note("saving")
     time.sleep(1)
     note("saved")
@@ -93,7 +102,7 @@ def test_the_secret_of_a_job_that_has_ended_is_removed(tmp_path: Path, is_lost: 
 def test_a_task_outlives_slurms_sigterm_until_its_ranks_have_saved(
     tmp_path: Path, code: int, is_lost: bool, calls: list[str], is_to_all: bool
 ):
-    """proctrack/cgroup signals the first process of a task, other plugins all; a second SIGTERM ends the grace time."""
+    """proctrack/cgroup signals the first process of a task, other plugins all: then the task passes on a second one."""
     with started(tmp_path, code=code, is_lost=is_lost, holdfast=SAVING) as script:
         task, run = map(int, noted(tmp_path, 1)[0].split())
         for pid in (run, task) if is_to_all else (task,):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.core.node.job_leaving import ANSWER_WITH_RANKS_S
-from supervisor.core.stop_verdict import SAME_SIGNAL_S
+from supervisor.core.stop_verdict import SAME_SIGTERM_S
 from tests.e2e.launch import wait_until
 from tests.e2e.test_many_nodes import HOLDFAST, LIMIT_S, Nodes, listens, nodes
 from tests.e2e.test_many_nodes_daemons import Job
@@ -276,7 +276,7 @@ def test_a_node_that_is_drained_and_then_ended_leaves_alone(tmp_path: Path, serv
         run.send_signal(signal.SIGTERM)
         wait_until(lambda: "got SIGTERM" in job.output(number), timeout_s=LIMIT_S, what="the first signal")
         asked_s = time.monotonic()
-        wait_until(lambda: time.monotonic() > asked_s + SAME_SIGNAL_S, timeout_s=LIMIT_S, what="another signal")
+        wait_until(lambda: time.monotonic() > asked_s + SAME_SIGTERM_S, timeout_s=LIMIT_S, what="another signal")
         run.send_signal(signal.SIGTERM)
         assert run.wait(LIMIT_S) == 0
         assert time.monotonic() - asked_s < ANSWER_WITH_RANKS_S, "it does not wait for an answer any more"

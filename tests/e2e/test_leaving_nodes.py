@@ -225,7 +225,9 @@ def test_ctrl_c_while_it_waits_to_leave_ends_this_node_alone_and_at_once(tmp_pat
         _begin_with_etcd_to_leave(job, server)
         server.stop()
         job.processes[1].send_signal(signal.SIGTERM)
-        told = "got SIGTERM: this node leaves once the others run without it; another signal ends its ranks at once"
+        told = (
+            "got SIGTERM: this node leaves once the others run without it; another one after 2 s ends its ranks at once"
+        )
         wait_until(lambda: told in job.output(2), timeout_s=LIMIT_S, what="the first signal")
         asked_s = time.monotonic()
         wait_until(lambda: time.monotonic() > asked_s + SAME_SIGNAL_S, timeout_s=LIMIT_S, what="another signal")

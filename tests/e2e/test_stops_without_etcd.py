@@ -89,7 +89,7 @@ def test_signals_to_all_nodes_stop_all_ranks_at_once_and_a_second_one_kills_them
 
     def have_ended() -> bool:
         for process in job.processes:
-            process.send_signal(signal.SIGTERM)  # A second one within 0.1 s is taken for the same.
+            process.send_signal(signal.SIGTERM)  # A second one within 2 s is taken for the same.
         return not any((job.folder / f"saved-{rank}").exists() for rank in range(4))
 
     wait_until(have_ended, timeout_s=AT_ONCE_S, what="the end of the ranks")

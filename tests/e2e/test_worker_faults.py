@@ -4,12 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from supervisor.core.stop_verdict import SAME_SIGTERM_S
 from tests.e2e.daemons import NodeDaemon
 from tests.e2e.launch import SCRIPTS, assert_nothing_left, wait_until
 
@@ -234,6 +236,8 @@ def test_a_second_signal_ends_it_at_once(start: "Start") -> None:
     launch.wait_for_trace("ignoring", count=2)
     launch.process.send_signal(signal.SIGTERM)
     wait_until(lambda: "stop_requested" in launch.kinds(), timeout_s=10, what="the first signal")
+    asked_s = time.monotonic()
+    wait_until(lambda: time.monotonic() > asked_s + SAME_SIGTERM_S, timeout_s=10, what="another signal")
     launch.process.send_signal(signal.SIGTERM)
     assert launch.wait(10) == 128 + signal.SIGTERM
     assert_nothing_left(launch)

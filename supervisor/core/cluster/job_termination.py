@@ -27,7 +27,7 @@ from supervisor.core.cluster.node_states import GONE, UNHEARD, Member, MemberSta
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.job_text import succeeded_sentence
 from supervisor.core.root_cause import first_cause
-from supervisor.core.stop_verdict import SAME_SIGNAL_S, STOP_FOLLOWS_S, stopped_verdict
+from supervisor.core.stop_verdict import STOP_FOLLOWS_S, is_one_request, stopped_verdict
 
 WIND_DOWN_S = 60.0  # beyond the workers' grace period, for a node to report that it has stopped
 VERDICT_S = 60.0  # for a node to confirm the verdict
@@ -169,7 +169,8 @@ def _stop_again(state: State, phase: WindingDown, event: cluster_messages.StopAs
         state = msgspec.structs.replace(state, phase=phase)
     if event.is_repeated:
         return state, ()
-    if asked_at_s is not None and event.signal and now_s - asked_at_s < SAME_SIGNAL_S:
+    first = outcome.signal if isinstance(outcome, Stop) else event.signal  # a stop during a verdict is not kept
+    if asked_at_s is not None and is_one_request(first, event.signal, now_s - asked_at_s):
         return state, ()
     at_once = asked_at_s is not None and event.signal != 0
     until_s = min(phase.until_s, _until_s(state, event.signal, event.grace_s, now_s))

@@ -14,7 +14,7 @@ from supervisor.core.job_phases import State
 from supervisor.core.job_text import control_sentence, limits_sentence, named_ranks
 from supervisor.core.node import job_leaving, node_messages
 from supervisor.core.node import phase_transitions as transitions
-from supervisor.core.stop_verdict import SAME_SIGNAL_S
+from supervisor.core.stop_verdict import another, is_one_request
 from supervisor.core.worker_messages import Worker
 
 Command = (
@@ -68,7 +68,7 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
     has_workers, before_s = type(state.phase) in _WITH_WORKERS, state.stop_at_s
     is_final = not event.signal and not event.of_node
     asked = cluster_messages.StopAsked(event.reason, event.signal, grace_s=event.grace_s, is_final=is_final)
-    is_same = before_s is not None and event.signal != 0 and now_s - before_s < SAME_SIGNAL_S
+    is_same = before_s is not None and is_one_request(state.stop_signal, event.signal, now_s - before_s)
     said = _awaited(state, event, is_same=is_same) if has_workers else event.reason
     told = (transitions.say(state, "stop_requested", said), transitions.tell(state, asked))
     if is_same:
@@ -124,7 +124,7 @@ def _awaited(state: State, event: node_messages.StopRequested, *, is_same: bool)
         return f"{event.reason} again: {ranks} {'is' if is_one else 'are'} killed"
     grace_s = transitions.stop_order(state, event.signal, event.grace_s).grace_s
     who, whom = ("has", "it") if is_one else ("have", "them")
-    return f"{event.reason}: {ranks} {who} {grace_s:g} s to end; another one kills {whom} at once"
+    return f"{event.reason}: {ranks} {who} {grace_s:g} s to end; {another(event.signal)} kills {whom} at once"
 
 
 def _restart_requested(state: State, reason: str) -> Outcome:

@@ -17,7 +17,7 @@ from supervisor.core import orders, worker_messages
 from supervisor.core.cluster.cluster_messages import LeaveAsked
 from supervisor.core.job_phases import Leaving, State
 from supervisor.core.node import phase_transitions as transitions
-from supervisor.core.stop_verdict import SAME_SIGNAL_S, left_sentence, left_verdict, stopped_verdict
+from supervisor.core.stop_verdict import another, is_one_request, left_sentence, left_verdict, stopped_verdict
 
 ANSWER_S = 3.0  # for the leader's answer, where nothing runs
 ANSWER_WITH_RANKS_S = 10.0  # where ranks run: they may not be stopped for nothing
@@ -32,7 +32,8 @@ def ask(state: State, asked: LeaveAsked, now_s: float) -> Outcome:
     """Asks the leader to let the node go. A second signal does not wait for it; one signal after a drain does."""
     before = state.leaving
     if before is not None and (before.asked.or_stop or not asked.or_stop):
-        is_again = asked.signal != 0 and now_s - before.asked_at_s >= SAME_SIGNAL_S
+        passed_s = now_s - before.asked_at_s
+        is_again = asked.signal != 0 and not is_one_request(before.asked.signal, asked.signal, passed_s)
         return leave_alone(state, before, at_once=True) if is_again else (state, ())
     alone_at_s = None if asked.with_ranks and not asked.or_stop else now_s + ANSWER_WITH_RANKS_S
     if type(state.phase) in _WAITS:
@@ -42,7 +43,9 @@ def ask(state: State, asked: LeaveAsked, now_s: float) -> Outcome:
     state = msgspec.structs.replace(state, leaving=Leaving(asked, now_s, alone_at_s))
     text = asked.reason
     if asked.signal and asked.with_ranks:
-        text = f"{text}: this node leaves once the others run without it; another signal ends its ranks at once"
+        text = (
+            f"{text}: this node leaves once the others run without it; {another(asked.signal)} ends its ranks at once"
+        )
     return state, (transitions.say(state, "leave_requested", text), transitions.tell(state, asked))
 
 

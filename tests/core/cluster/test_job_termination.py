@@ -80,9 +80,17 @@ def test_a_signal_that_all_ranks_of_all_nodes_answer_with_0_is_a_success() -> No
 
 def test_a_second_signal_ends_everything_at_once_but_not_the_echo_of_the_first() -> None:
     play = running() >> SIGNALLED
-    play.at(0.05) >> SIGNALLED << ()
-    play.at(0.5) >> SIGNALLED
+    play.at(1.9) >> SIGNALLED << ()
+    play.at(2.0) >> SIGNALLED
     assert {each.order for each in play.of(Send)} == {WindDown("the launcher got SIGTERM", 15, at_once=True)}
+
+
+def test_a_second_ctrl_c_ends_everything_at_once_but_not_the_echo_of_the_first() -> None:
+    interrupted = StopAsked("the launcher got SIGINT", 2)
+    play = running() >> interrupted
+    play.at(0.05) >> interrupted << ()
+    play.at(0.1) >> interrupted
+    assert {each.order for each in play.of(Send)} == {WindDown("the launcher got SIGINT", 2, at_once=True)}
 
 
 def test_a_job_that_may_not_restart_ends_everywhere_with_the_code_that_says_so() -> None:

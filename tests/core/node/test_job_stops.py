@@ -153,6 +153,21 @@ def test_a_second_signal_kills_at_once_but_not_the_echo_of_the_first() -> None:
     assert job.verdict() == Verdict(JobState.STOPPED, 128 + SIGINT, "signalled")
 
 
+def test_a_sigterm_that_a_script_passes_on_late_kills_nobody() -> None:
+    job = in_first_cycle().send(StopRequested(JOB, "got SIGTERM", SIGTERM))
+    job.send(StopRequested(JOB, "got SIGTERM", SIGTERM), at=1.9)
+    assert job.of(KillTree) == []
+    assert job.said("stop_requested") == [
+        "got SIGTERM: ranks 0 to 1 have 1800 s to end; another one after 2 s kills them at once",
+        "got SIGTERM, too: signals this close are one request",
+    ]
+    job.send(StopRequested(JOB, "got SIGTERM", SIGTERM), at=2.0)
+    assert job.actions == [KillTree(JOB, 0)]
+    by_hand = in_first_cycle().send(StopRequested(JOB, "got SIGINT", SIGINT))
+    by_hand.send(StopRequested(JOB, "got SIGTERM", SIGTERM), at=0.5)
+    assert by_hand.actions == [KillTree(JOB, 0)]
+
+
 def test_a_command_after_a_signal_shortens_its_grace() -> None:
     job = in_first_cycle().send(StopRequested(JOB, "signalled", SIGINT))
     job.send(StopRequested(JOB, "stopped by kim"), at=2.0)
@@ -188,10 +203,10 @@ def test_a_stop_reaches_the_ranks_of_its_node_although_no_leader_answers() -> No
     assert [each.report for each in actions if isinstance(each, node_messages.TellCoordinator)] == [
         StopAsked("signalled", SIGTERM)
     ]
-    for at_s, kills in ((1.05, []), (1.09, []), (1.2, [KillTree(JOB, 0)])):
+    for at_s, kills in ((1.05, []), (2.9, []), (3.0, [KillTree(JOB, 0)])):
         state, actions = node.step(state, StopRequested(JOB, "signalled", SIGTERM), now_s=at_s)
         assert [each for each in actions if isinstance(each, KillTree)] == kills, at_s
-    state, actions = node.step(state, node_messages.Ordered(JOB, Introduce()), now_s=2.0)
+    state, actions = node.step(state, node_messages.Ordered(JOB, Introduce()), now_s=3.5)
     (stands,) = [each.report for each in actions if isinstance(each, node_messages.TellCoordinator)]
     assert isinstance(stands, NodeStands)
     assert (stands.stop_reason, stands.stop_signal) == ("signalled", SIGTERM)
