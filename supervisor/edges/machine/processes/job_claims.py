@@ -195,12 +195,17 @@ def is_held(job_id: str, folder: Path) -> bool:
     except OSError:
         return False
     try:
-        answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _FIRST_BYTE)
-        return _FLOCK.unpack(answer)[0] != fcntl.F_UNLCK
+        return _is_locked(descriptor)
     except OSError:
         return False  # a file system without locks: nothing there is held
     finally:
         os.close(descriptor)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Returns whether a holder has locked the file. Raises OSError."""
+    answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _FIRST_BYTE)
+    return _FLOCK.unpack(answer)[0] != fcntl.F_UNLCK
 
 
 def folder_of_run(job_id: str, since_ns: int) -> Path | None:
@@ -317,8 +322,8 @@ def _lock(path: Path, data: tuple[int, str, str]) -> int:
             if _is_at(descriptor, path):
                 _write_holder(descriptor, data)
                 return descriptor
-        except BlockingIOError:  # perhaps held only to remove a file that nobody claims
-            if attempt == ATTEMPTS_MAX - 1:
+        except BlockingIOError:  # perhaps locked only to remove a file that nobody claims
+            if _is_locked(descriptor) or attempt == ATTEMPTS_MAX - 1:
                 os.close(descriptor)
                 raise
         except BaseException:  # whatever it was, the descriptor must not leak; raised again

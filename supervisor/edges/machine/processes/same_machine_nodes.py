@@ -46,7 +46,8 @@ def take(
     are left.
     """
     clock = Clock()
-    base, until_s = claim_folders() if folders is None else tuple(folders), clock.now_s() + SETTLE_S
+    base = claim_folders() if folders is None else tuple(folders)
+    until_s = 0.0  # counted from the first refusal: on a busy machine, that may come late
     while True:
         held = _held(job_id, base)
         try:
@@ -58,6 +59,7 @@ def take(
             claims.take(job_id, node=own, meets_at=meets_at)
             return NodePlace(claims, number, own)
         except AlreadyExistsError:
+            until_s = until_s or clock.now_s() + SETTLE_S
             if not meets_at or clock.now_s() > until_s:
                 raise
             os.sched_yield()  # Another run has just taken its place, and has not written who it is.

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Generator
+import time
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from supervisor.edges.machine.processes import same_machine_nodes
+from supervisor.edges.machine.processes.job_claims import Holder
 from supervisor.errors import AlreadyExistsError
 
 HOLDER = """
@@ -81,6 +83,25 @@ def test_a_job_of_one_node_has_no_place_beside_a_further_node_of_another(tmp_pat
         first.wait()
         with pytest.raises(AlreadyExistsError, match=f"under the supervisor with pid {second.pid}"):
             same_machine_nodes.take("job", folders=[tmp_path / "claims"])
+
+
+def test_a_run_that_learns_late_that_its_place_is_taken_takes_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine, the time for another run to write who it is may be over by then."""
+    look, looks = same_machine_nodes._held, 0  # pyright: ignore[reportPrivateUsage]
+
+    def free_at_first(job_id: str, base: Sequence[Path]) -> Mapping[int, Holder | None]:
+        nonlocal looks
+        looks += 1
+        time.sleep(0.0 if looks > 1 else same_machine_nodes.SETTLE_S + 0.1)
+        return look(job_id, base) if looks > 1 else {}
+
+    monkeypatch.setattr(same_machine_nodes, "_held", free_at_first)
+    with another(tmp_path / "claims"):
+        place = same_machine_nodes.take("job", name="vm", meets_at="h:1", folders=[tmp_path / "claims"])
+        assert (place.number, looks) == (1, 2)
+        place.claims.close()
 
 
 def test_runs_that_start_at_the_same_moment_get_different_places(tmp_path: Path) -> None:
