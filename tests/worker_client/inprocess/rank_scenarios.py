@@ -231,7 +231,7 @@ def returned_already() -> None:
 
 @scenario
 def completion_times_out() -> None:
-    @noting(completion_timeout=timedelta(seconds=0.3))
+    @noting(completion_timeout=timedelta(seconds=0.3), health_check=inprocess.health_check.FaultCounter(0))
     def train(call: CallWrapper = INJECTED) -> int:
         note("fn", iteration=call.iteration)
         if call.iteration == 0 and RANK == 1:

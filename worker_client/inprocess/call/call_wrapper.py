@@ -62,6 +62,7 @@ class CallWrapper:
         self.state = State.from_env()
         self.atomic_lock = AtomicLock()
         self._pid = os.getpid()
+        self._raised: Exception | None = None  # by the function, in this iteration
         self._callbacks = Callbacks.of(wrapper)
         self._taken = CallResources()
         try:
@@ -225,7 +226,13 @@ class CallWrapper:
     def _run(self, fn: Callable[..., _T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> _T | None:
         """Runs the part of the iteration that a restart may interrupt."""
         self._callbacks.before_function(self.state.freeze())
-        return fn(*args, **kwargs) if self.state.mode is Mode.ACTIVE else None
+        if self.state.mode is not Mode.ACTIVE:
+            return None
+        try:
+            return fn(*args, **kwargs)
+        except Exception as error:
+            self._raised = error
+            raise
 
     def _wait_for_all(self) -> bool:
         """Blocks until all ranks have completed the iteration (True) or the restart is ordered (False)."""
@@ -238,6 +245,7 @@ class CallWrapper:
     def _unwind(self, cause: Exception | None) -> None:
         """Reports how the main thread left the function, and blocks until the abort is over."""
         iteration = self.state.iteration
+        raised, self._raised = self._raised, None
         self._watch.off()
         self.atomic_lock.give_up()
         self._connection.close_sections()
@@ -248,7 +256,7 @@ class CallWrapper:
             forget(cause)
             log.error("rank %d: iteration %d has failed:\n%s", self.state.rank, iteration, told)
             if not is_first:
-                cause = None  # The restart, ordered earlier, made the function raise this.
+                raised = None  # The restart, ordered earlier, made the function raise this.
         elif not self._coordination.is_interrupted():
             self._coordination.fail(Interruption.EXCEPTION.name, "the function itself raised RankShouldRestart")
         longest = timedelta.max - self.wrapper.last_call_wait  # more would overflow
@@ -261,7 +269,7 @@ class CallWrapper:
         self._watch.unwind()  # The monitor thread may not get that far: another thread can stay in an atomic block.
         self._monitor_thread.wait_aborted(iteration)
         self._watch.on()
-        self.state.fn_exception = cause
+        self.state.fn_exception = raised
 
     # --- between two iterations ---
 

@@ -111,6 +111,7 @@ def test_a_fault_before_the_function_restarts_the_others_too(tmp_path: Path):
 
 @pytest.mark.parametrize("scenario", ["returned_already", "completion_times_out"])
 def test_who_has_returned_runs_again_until_all_have(tmp_path: Path, scenario: str):
+    """Waiting too long is no fault of the function: no rank has used up a count of zero."""
     job = ran(tmp_path, scenario, 2)
     for rank in range(2):
         assert [line["iteration"] for line in job.all(rank, "fn")] == [0, 1]
