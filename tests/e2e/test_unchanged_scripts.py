@@ -73,7 +73,8 @@ WRAPPERS = {
     "a helper, then exec": '#!/bin/sh\nx=$("PYTHON" -c "print(1)") || exit\nexec "PYTHON" "$@"\n',
     "a helper, then the command, and the end": '#!/bin/sh\nx=$("PYTHON" -c "print(1)") || exit\n"PYTHON" "$@"\n',
     "options and one more argument": '#!/bin/sh\nexec "PYTHON" -X faulthandler "$@" last\n',
-    "a Python program": '#!PYTHON\nimport os, sys\nos.execv("PYTHON", ["PYTHON", *sys.argv[1:]])\n',
+    "a Python program": "#!PYTHON\nimport subprocess, sys\n"
+    'sys.exit(subprocess.run(["PYTHON", *sys.argv[1:]]).returncode)\n',
 }
 
 

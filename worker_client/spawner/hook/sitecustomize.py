@@ -13,6 +13,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 
 def _load_spawner() -> "Callable[[str], None]":
@@ -62,18 +63,50 @@ def _chain() -> None:
 
 
 def _runs_the_command() -> bool:
-    """Returns whether this interpreter was started for the job's command.
+    """Returns whether the job's command is this interpreter's program.
 
-    Others have the spawner's environment, too: what --python runs before the command, or a .pth file starts. They go
-    on as without us, and what they execute finds all that a spawner needs.
+    Others have the spawner's environment, too: what --python runs before the command or around it, or a .pth file
+    starts. They go on as without us, and the interpreter that they start finds all that a spawner needs.
     """
-    mark = os.environ.get("HOLDFAST_SPAWNER_COMMAND", "")  # "": a supervisor from before an upgrade sets none
+    mark = os.fsencode(os.environ.get("HOLDFAST_SPAWNER_COMMAND", ""))  # "": a supervisor before an upgrade sets none
     with open("/proc/self/cmdline", "rb") as file:
-        return os.fsencode(mark) in b" " + file.read().replace(b"\0", b" ")
+        words = [b"", *file.read().split(b"\0")]
+    if mark not in b" ".join(words):
+        return False
+    # Without the interpreter and its options. Python 3.6, which is refused, has no argv yet.
+    program = words[-len(sys.argv) - 1 :] if hasattr(sys, "argv") else words
+    is_own = program is words or b" ".join([b"", *program]).startswith(mark)
+    if not is_own:
+        _pass_descriptors_on()
+    return is_own
+
+
+def _pass_descriptors_on() -> None:
+    """Makes the processes that this wrapper starts inherit what it has inherited: `subprocess` closes all else."""
+    import subprocess
+
+    inherited = [int(fd) for fd in os.listdir("/proc/self/fd") if int(fd) > 2]
+    popen: Any = subprocess.Popen
+    begin = popen.__init__
+
+    def begin_with_all(self: object, *args: object, **options: object) -> None:
+        if options.get("close_fds", True):
+            asked: Any = options.get("pass_fds", ())
+            options["pass_fds"] = {*asked, *filter(_is_inheritable, inherited)}
+        begin(self, *args, **options)
+
+    popen.__init__ = begin_with_all
+
+
+def _is_inheritable(fd: int) -> bool:
+    try:
+        return os.get_inheritable(fd)
+    except OSError:
+        return False  # closed
 
 
 def _be_the_spawner() -> None:
-    """Runs the spawner. Returns only in forked workers, and in programs that have another command."""
+    """Runs the spawner. Returns only in forked workers, and in programs other than the job's command."""
     try:
         if _runs_the_command():
             _load_spawner()(_HOOK)

@@ -8,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from holdfast_wire.spawner_link import Ready, WorkerPlan
 from holdfast_wire.spawner_settings import SpawnerSettings, settings_file, spawner_command
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.plain_python import compare_ends, reports
-from tests.worker_client.spawner.rig import clean_env
+from tests.worker_client.spawner.rig import Rig, clean_env
 from worker_client import spawner
 
 
@@ -55,6 +57,31 @@ def test_another_program_with_the_spawners_environment_is_left_alone(script: Scr
     done = subprocess.run([sys.executable, "-c", told], env=start.env, capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"True 0 {sorted(start.env)}\n"  # a spawner that it executes finds all
+
+
+WRAPPERS = {
+    "it executes the command": "os.execv(job, [job, *sys.argv[1:]])",
+    "it waits for the command": "sys.exit(subprocess.run([job, *sys.argv[1:]]).returncode)",
+}
+
+
+@pytest.mark.parametrize("way", WRAPPERS.values(), ids=WRAPPERS)
+def test_the_command_of_a_python_wrapper_is_the_spawner(tmp_path: Path, env: dict[str, str], way: str) -> None:
+    """The wrapper's own interpreter, such as conda's, does not find the job's modules."""
+    behind = tmp_path / "behind"
+    (behind / "pkg").mkdir(parents=True)
+    (behind / "pkg" / "train.py").write_text("import os, sys; print(os.getppid(), sys.argv[1:])\n")
+    job, wrapper = tmp_path / "job-python", tmp_path / "python"
+    job.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{behind}" exec {sys.executable} "$@"\n')
+    wrapper.write_text(f"#!{sys.executable}\nimport os, subprocess, sys\njob = {str(job)!r}\n{way}\n")
+    for each in (job, wrapper):
+        each.chmod(0o755)
+    with Rig("pkg.train", "a b", cwd=tmp_path, env=env, entry="module", python=str(wrapper), preload="torch") as rig:
+        ready = rig.receive(Ready)
+        assert (ready.refusal, ready.method, ready.preloaded) == ("", "fork", ("torch",))
+        (ended,) = rig.run(WorkerPlan(0, 0, {}))
+        assert ended.code == 0
+        assert rig.end() == (f"{ready.pid} ['a b']\n", "")
 
 
 def test_the_spawner_imports_nothing_of_ours_late() -> None:
