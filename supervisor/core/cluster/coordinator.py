@@ -342,7 +342,7 @@ def _lose_node_in_call(state: State, event: cluster_messages.NodeLost, now_s: fl
 def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitter: float) -> Outcome:
     """Returns what the restart policy decides, as orders."""
     state = msgspec.structs.replace(state, first_failure=event.first_failure)
-    lost = rendezvous_round.excluded_verdict(state)
+    lost = rendezvous_round.excluded_verdict(state, 1 if event.restart_allowed else event.exit_code)
     if lost is not None:
         verdict = msgspec.structs.replace(lost, reason=f"{event.reason}; {lost.reason}")
         return job_termination.wind_down(state, verdict, now_s)

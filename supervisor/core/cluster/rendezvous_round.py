@@ -228,7 +228,7 @@ def held_back(state: State, stands: NodeStands, now_s: float) -> State:
     return state
 
 
-def excluded_verdict(state: State) -> Verdict | None:
+def excluded_verdict(state: State, exit_code: int = 1) -> Verdict | None:
     """Returns the verdict on a job that excluded nodes leave with too few; None while there may be enough."""
     members = state.members
     if not members.excluded:
@@ -240,7 +240,7 @@ def excluded_verdict(state: State) -> Verdict | None:
     needed = state.policy.rules.min_nodes
     are_left = f"{counted(left)} {'is' if left == 1 else 'are'} left"
     reason = f"{why}; {are_left} where {needed} {'is' if needed == 1 else 'are'} needed"
-    return Verdict(JobState.FAILED, 1, reason)
+    return Verdict(JobState.FAILED, exit_code, reason)
 
 
 def healthy_nodes(state: State, *, without: str) -> int:

@@ -306,6 +306,14 @@ def test_an_excluded_node_is_missed_at_its_next_fault() -> None:
     assert concluded(play) == Verdict(JobState.FAILED, 1, reason)
 
 
+def test_a_rank_that_shuts_the_job_down_gives_its_exit_code_though_an_excluded_node_leaves_too_few() -> None:
+    play = running("a", "b")
+    play >> NodeExcluded("a", "bad link") << ()
+    play >> NodeFailed("b", 0, "rank 2 asked to shut the workload down", restart_allowed=False, exit_code=93)
+    reason = "rank 2 asked to shut the workload down; bad link; 1 node is left where 2 are needed"
+    assert concluded(play) == Verdict(JobState.FAILED, 93, reason)
+
+
 def test_an_excluded_node_is_replaced_by_a_spare() -> None:
     play = running("a", "b")
     play >> NodeJoined("c", -1)
