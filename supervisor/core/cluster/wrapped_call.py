@@ -219,12 +219,13 @@ def _replace(state: State, units_left: int) -> Orders:
     took part are replaced with the next fault.
     """
     lost, state.now.replaceable = state.now.replaceable, []
-    if state.call != 1 or not (units_left > 0 or state.now.unit_taken):
+    if state.call != 1 or not (units_left > 0 or state.is_paid):
         return []
     again, state.lost_newcomers = state.lost_newcomers, []
     for node, member in lost:
         state.now.replacing[member] = Replacement(node, state.now.gone[member])
-    takes_unit, state.now.unit_taken = not state.now.unit_taken, True
+    takes_unit = not state.is_paid
+    state.units_taken.add(state.iteration)
     for node, member in again:
         state.newcomers[member] = Newcomer(node)
     text = lost_sentence(state.iteration, [member for _, member in lost], [member for _, member in again])
@@ -234,11 +235,11 @@ def _replace(state: State, units_left: int) -> Orders:
 def _let_unfit_end(state: State, units_left: int) -> Orders:
     """Ends unfit ranks that can be replaced without waiting for the others; new processes take their places."""
     unfit, state.now.unfit = state.now.unfit, []
-    if state.call != 1 or not (units_left > 0 or state.now.unit_taken):
+    if state.call != 1 or not (units_left > 0 or state.is_paid):
         return []
     orders: Orders = []
     for node, member in unfit:
-        state.unfit[member] = Unfit(node, state.now)
+        state.unfit[member] = Unfit(node, state.iteration)
         orders += refuse(member, state.call, f"cannot go on: rank {member} is unfit, and a new process is to come")
     return orders
 
@@ -246,14 +247,14 @@ def _let_unfit_end(state: State, units_left: int) -> Orders:
 def _replace_unfit(state: State, units_left: int) -> Orders:
     """Replaces unfit ranks whose processes have ended, as part of the fault in which they left, however late."""
     ended, state.unfit_ended = state.unfit_ended, {}
-    takes_unit = not state.now.unit_taken and not all(each.fault.unit_taken for each in ended.values())
+    takes_unit = not state.is_paid and not all(each.iteration in state.units_taken for each in ended.values())
     if takes_unit and units_left <= 0:
-        ended = {member: each for member, each in ended.items() if each.fault.unit_taken}
+        ended = {member: each for member, each in ended.items() if each.iteration in state.units_taken}
         takes_unit = False
     if not ended:
         return []
     for member, each in ended.items():
-        each.fault.unit_taken = True
+        state.units_taken.add(each.iteration)
         replacement_ranks.stand_in(state, member, each)
     lost = tuple((each.node, member) for member, each in ended.items())
     return [Replace(lost, takes_unit, unfit_sentence(state.call, ended))]
@@ -275,14 +276,15 @@ def _lose_node(state: State, gone: RanksGone, now_s: float) -> Orders:
 def _take_offer(state: State, offer: RanksOffered, units_left: int) -> Orders:
     """Orders new processes on another node, which wait and join with the next decision."""
     wanted = [member for member in offer.members if member not in state.members]
-    if not wanted or not state.is_open or state.call != 1 or not (units_left > 0 or state.now.unit_taken):
+    if not wanted or not state.is_open or state.call != 1 or not (units_left > 0 or state.is_paid):
         return []
     for member in wanted:
         if not replacement_ranks.is_known(state, member):
             state.newcomers[member] = Newcomer(offer.node)
     # Processes that were lost before they took part come with these: the next fault starts no second ones.
     state.lost_newcomers = [(node, member) for node, member in state.lost_newcomers if member not in wanted]
-    takes_unit, state.now.unit_taken = not state.now.unit_taken, True
+    takes_unit = not state.is_paid
+    state.units_taken.add(state.iteration)
     return [Replace(tuple((offer.node, member) for member in wanted), takes_unit, offered_sentence(offer.node, wanted))]
 
 

@@ -128,7 +128,6 @@ class Iteration(msgspec.Struct):
     replaceable: list[tuple[str, int]] = msgspec.field(default_factory=list[tuple[str, int]])  # lost: node, member
     replacing: dict[int, Replacement] = msgspec.field(default_factory=dict[int, Replacement])
     unfit: list[tuple[str, int]] = msgspec.field(default_factory=list[tuple[str, int]])  # left so: node, member
-    unit_taken: bool = False  # of the restart budget, for this iteration's fault
     exchanges: dict[str, Exchange] = msgspec.field(default_factory=dict[str, Exchange])
     exchanged: dict[str, Exchanged] = msgspec.field(default_factory=dict[str, Exchanged])
 
@@ -137,7 +136,7 @@ class Unfit(msgspec.Struct):
     """A rank that a health check rejected. A new process replaces it once its own has ended with an error."""
 
     node: str
-    fault: Iteration  # in which it left
+    iteration: int = -1  # in which it left
 
 
 class Past(msgspec.Struct):
@@ -176,6 +175,7 @@ class State(msgspec.Struct):
     lost_newcomers: list[tuple[str, int]] = msgspec.field(default_factory=list[tuple[str, int]])  # node, member
     unfit: dict[int, Unfit] = msgspec.field(default_factory=dict[int, Unfit])  # members whose process is still alive
     unfit_ended: dict[int, Unfit] = msgspec.field(default_factory=dict[int, Unfit])  # to be replaced now
+    units_taken: set[int] = msgspec.field(default_factory=set[int])  # iterations whose fault has used restart budget
     began_at_s: float = 0.0  # this iteration
     interrupted_at_s: float = 0.0  # the last time
     fruitless: FailedInARow = msgspec.field(default_factory=FailedInARow)
@@ -193,6 +193,11 @@ class State(msgspec.Struct):
         return isinstance(self.phase, Open)
 
     @property
+    def is_paid(self) -> bool:
+        """Whether this iteration's fault has already used restart budget."""
+        return self.iteration in self.units_taken
+
+    @property
     def position(self) -> tuple[int, int]:
         return self.call, self.iteration
 
@@ -202,7 +207,7 @@ def open_call(state: State, call: int, settings: CallSettings) -> None:
     state.members, state.entries = {}, {}
     release_held(state)
     state.past, state.decision, state.lost_newcomers = Past(), None, []
-    state.unfit, state.unfit_ended = {}, {}
+    state.unfit, state.unfit_ended, state.units_taken = {}, {}, set()
     state.previous, state.skips_number, state.fruitless = -1, False, FailedInARow()
     begin_iteration(state)
 

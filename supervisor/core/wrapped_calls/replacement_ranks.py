@@ -37,7 +37,7 @@ def awaited(state: State) -> list[int]:
     if len(state.now.lost_active) <= reserves + here:
         return []
     coming = [member for member, each in state.now.replacing.items() if not each.entered]
-    coming += [member for member, each in state.unfit.items() if each.fault is state.now]
+    coming += [member for member, each in state.unfit.items() if each.iteration == state.iteration]
     return [member for member in coming if member in state.now.lost_active]
 
 
@@ -84,8 +84,8 @@ def admit(state: State, plan: Plan) -> None:
 
 def stand_in(state: State, member: int, unfit: Unfit) -> None:
     """Notes a new process for an unfit rank. The others may have continued while the old process was ending."""
-    if unfit.fault is state.now:
-        state.now.replacing[member] = Replacement(unfit.node, unfit.fault.gone[member])
+    if unfit.iteration == state.iteration:
+        state.now.replacing[member] = Replacement(unfit.node, state.now.gone[member])
     else:
         state.newcomers[member] = Newcomer(unfit.node)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from supervisor.core.cluster import wrapped_call
@@ -27,7 +29,8 @@ from supervisor.core.wrapped_calls.call_messages import (
     Stage,
     Started,
 )
-from supervisor.core.wrapped_calls.call_state import Idle, Over
+from supervisor.core.wrapped_calls.call_state import Idle, Over, State
+from supervisor.engine.recovery import record_text
 from tests.core.cluster.test_wrapped_call import LOST, SETTINGS, Calls
 
 
@@ -195,6 +198,19 @@ def test_an_unfit_rank_need_not_wait_and_is_replaced_once_its_process_has_ended(
     calls.say((1, Started()), entering(1, 3))
     assert calls.told(BeginIteration) == [Tell((0, 2), BeginIteration(1, 1, 3))]
     assert calls.told(Entered) == [Tell((1,), Entered(1, 1, (BeginIteration(1, 1, 3),)))]
+
+
+def test_after_a_supervisors_return_an_unfit_rank_is_replaced_and_awaited_as_before() -> None:
+    calls = at_the_barrier(unfit(units=2), 0, 2)
+    calls.state = cast("State", record_text.read(record_text.write(calls.state)))
+    (replace,) = spent(calls.say((1, ENDED))).of(Replace)
+    assert isinstance(replace, Replace)
+    assert (replace.takes_unit, calls.units) == (True, 1)
+    assert calls.told(BeginIteration) == []
+    assert set(calls.state.now.replacing) == {1}
+    (replace,) = spent(calls.say((2, LOST))).of(Replace)
+    assert isinstance(replace, Replace)
+    assert (replace.takes_unit, calls.units) == (False, 1), "it is the same fault"
 
 
 def test_an_unfit_rank_whose_process_ends_well_is_not_replaced_and_holds_nobody_up() -> None:
