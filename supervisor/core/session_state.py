@@ -53,7 +53,7 @@ class JobSessions(msgspec.Struct, frozen=True):
     left: tuple[str, ...] = ()  # and these are no longer among them
     # if it follows:
     incarnation: str = ""  # of this node; "": none yet
-    term: int | None = None  # the leader's, also if this node was elected; None: never reached
+    term: int | None = None  # the leader's, also if this node leads; None: never reached, or kept by an earlier version
     letters: SessionState = SessionState()
     known_at_s: float | None = None  # when the last message that the leader answered was sent
     has_stopped: bool = False  # the node has reported that nothing runs here any more

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -81,7 +80,6 @@ class ElasticLeader:
             on_report=self._hear,
             on_elastic=lambda reported: self._take(reported.report),
             tls=meeting.tls,
-            term=secrets.randbits(62),  # a later process that leads here knows nothing of this one
         )
 
     def report(self, report: ElasticReport) -> None:

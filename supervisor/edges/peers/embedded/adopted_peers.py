@@ -34,7 +34,6 @@ from supervisor.ports.questions import PeersAndColleagues, TakeQuestion
 
 TEXT_BYTES_MAX = 4096
 JOIN_TIMEOUT_S = 600.0
-TERM_BITS = 31  # of a leader's term; a node that meets another leader starts again, too
 ANYWHERE = "0.0.0.0"
 
 
@@ -88,7 +87,6 @@ class NodeMeeting(msgspec.Struct, frozen=True):
             JOIN_TIMEOUT_S,
             cluster_tls.from_token(self.leader.secret.encode()),
             on_orphaned=lambda _: on_orphaned(),
-            term=1 + secrets.randbits(TERM_BITS),
         )
 
         def take(event: Ordered | Reported | FenceMoved | JobAbandoned) -> None:

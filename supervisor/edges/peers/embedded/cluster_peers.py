@@ -24,7 +24,7 @@ from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.peers.handshake import job_secrets
 from supervisor.edges.peers.questions.request_router import RequestRouter, refuse
 from supervisor.edges.peers.stream.cluster_client import SPAWNER_LATER_S, ClusterClient
-from supervisor.edges.peers.stream.cluster_server import TERM, ClusterServer
+from supervisor.edges.peers.stream.cluster_server import ClusterServer
 from supervisor.edges.peers.stream.session_store import JobPeers, SessionStore
 from supervisor.edges.peers.transport import gc_tuning
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
@@ -48,7 +48,6 @@ class Meeting(msgspec.Struct, frozen=True):
     join_timeout_s: float
     tls: Tls | None = None
     on_orphaned: Callable[[str], None] | None = None  # called when no leader is left; None: the workers are ended
-    term: int = TERM  # of this leader, if this node leads; another leader has another term
     fan_out: int = 0  # how many other nodes connect to the leader directly; 0: all
     nodes_max: int = 0  # counts the other nodes
 
@@ -211,7 +210,6 @@ async def open_peers(
                 on_report=post,
                 on_aside=colleagues.take,
                 tls=meeting.tls,
-                term=meeting.term,
                 fan_out=meeting.fan_out,
                 nodes_max=meeting.nodes_max,
                 session_store=leaders_store,

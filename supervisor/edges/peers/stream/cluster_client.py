@@ -56,6 +56,7 @@ SPAWNER_LATER_S = 0.4  # the spawner acts if this process is stopped; with FENCE
 CONNECT_S = 5.0
 PUT_OFF_S = 0.2
 AGAIN_S = (0.05, 0.1, 0.2, 0.5)  # pauses before the next attempts; the last one repeats
+BRIEF_S = 1.0  # a connection that ends sooner may have been ended for what this node sends, again and again
 
 _log = logging.getLogger("holdfast.cluster")
 
@@ -189,6 +190,8 @@ class ClusterClient:
             # Not after a silence: the leader may not know yet that the relay caused it.
             self._may_be_redirected = self._said_at_s - line.heard_at_s < link_silence.SILENCE_S
             self._decide(leader_loss_detection.LinkLost(why))
+            if self._said_at_s - said_at_s < BRIEF_S:
+                await pause(AGAIN_S[0], why="the next connection may end the same way at once")
 
     async def _find(self) -> tuple[Line, float]:
         """Returns a connection and when the Hello was sent. Raises LinkLostError once it is too late for one."""

@@ -7,6 +7,7 @@ lost (core/election/node_loss_detection.py), it is lost permanently; a later pro
 from __future__ import annotations
 
 import logging
+import secrets
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -51,7 +52,8 @@ from supervisor.edges.peers.transport.preamble import Place
 
 GONE_MAX = 100_000  # incarnations that we remember
 REPLACED = "another process has come in its place"
-TERM = 1  # one leader for the life of an embedded job
+TERM_BITS = 62
+TERM_BEFORE = 1  # of a leader whose record has none: an earlier version
 
 _log = logging.getLogger("holdfast.cluster")
 
@@ -68,14 +70,16 @@ class ClusterServer:
         on_aside: Callable[[str, Aside], None] = cluster_frames.nobody_hears,
         on_elastic: Callable[[ElasticReported], None] | None = None,
         tls: Tls | None = None,
-        term: int = TERM,
+        term: int | None = None,
         fan_out: int = 0,
         nodes_max: int = 0,
         may_answer: Callable[[], bool] | None = None,
         on_confirmed: Callable[[str, LeaderHeartbeat], None] | None = None,
         session_store: SessionStore | None = None,
     ) -> None:
-        """Creates the server. `fan_out`: how many of the `nodes_max` others connect directly, not by relays; 0: all.
+        """Creates the server. `term`: the lead that this node has won; None: the leader is not elected.
+
+        `fan_out`: how many of the `nodes_max` others connect directly, not by relays; 0: all.
 
         `may_answer` is asked before every answer; None: always. `on_confirmed` gets what a node sends back of `beat`.
         """
@@ -87,7 +91,10 @@ class ClusterServer:
         self._on_aside = on_aside
         self._on_elastic = on_elastic
         self._tls = LeadersTls(tls)
-        self._term = term
+        if term is None and self._session_store.kept is None:
+            # A node that knows an earlier process here must learn that this one has none of their messages.
+            term = 1 + secrets.randbits(TERM_BITS)
+        self._term = term or kept.term or TERM_BEFORE
         self._may_answer = may_answer
         self._on_confirmed = on_confirmed
         self._nodes: dict[str, KnownNode] = {}
@@ -171,7 +178,7 @@ class ClusterServer:
         return max(known.conversation.last_heard_s if known is not None else 0.0, tried_at_s) or None
 
     def session_state(self, *, whole: bool = True) -> JobSessions:
-        return known_node.session_state(self._nodes, self._gone, self._changed, whole=whole)
+        return known_node.session_state(self._nodes, self._gone, self._changed, term=self._term, whole=whole)
 
     async def until_all_is_heard(self) -> None:
         """Waits until every node has everything sent to it, or is lost. The job has ended."""

@@ -35,7 +35,7 @@ async def until_all_have_left(nodes: Collection[KnownNode]) -> None:
 
 
 def session_state(
-    nodes: Mapping[str, KnownNode], gone: dict[str, None], changed: dict[str, None], *, whole: bool
+    nodes: Mapping[str, KnownNode], gone: dict[str, None], changed: dict[str, None], *, term: int, whole: bool
 ) -> JobSessions:
     """Returns what is kept for a returning supervisor; all may go out now. `gone`: incarnations, oldest first.
 
@@ -51,4 +51,5 @@ def session_state(
         gone=tuple(islice(reversed(gone), GONE_KEPT_MAX))[::-1],
         is_whole=whole,
         left=() if whole else tuple(name for name in names if name not in nodes),
+        term=term,
     )

@@ -33,6 +33,7 @@ from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import FollowerPeers, LeaderPeers, Meeting
 from supervisor.edges.peers.handshake import acceptor
 from supervisor.edges.peers.stream import cluster_client
+from supervisor.edges.peers.stream.session_store import JobPeers
 from supervisor.edges.peers.transport import cluster_link, cluster_tls
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import Tls
@@ -282,6 +283,39 @@ async def test_a_node_whose_leader_is_lost_ends_its_part_of_the_job(monkeypatch:
             assert at_b.orders() == [orders.WindDown(why, at_once=True)]
             b.report(JOB, NodeStopped("b", all_succeeded=False))
             assert at_b.orders()[1:] == [orders.Conclude(Verdict(JobState.FAILED, 1, why))]
+
+
+@pytest.mark.parametrize("was_ordered", [True, False])
+async def test_another_process_that_leads_at_the_endpoint_soon_after_is_no_leader_of_this_run(was_ordered: bool):
+    """A `holdfast run` that was killed is started again before its nodes have missed it: it knows nothing of them."""
+    port, heard, killed, is_gone = free_port(), Heard(), anyio.CancelScope(), anyio.Event()
+    meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), LIMIT_S, TLS)
+
+    async def lead(*, task_status: TaskStatus[JobPeers]) -> None:
+        with killed:
+            async with cluster_peers.open_peers(meeting, heard.post) as leader:
+                task_status.started(leader)
+                await anyio.sleep_forever()
+        is_gone.set()
+
+    async with anyio.create_task_group() as tasks:
+        leader = await tasks.start(lead)
+        async with peers("b", port) as (b, at_b):
+            b.report(JOB, NodeJoined("b", 0))
+            await heard.until(heard.reports)
+            if was_ordered:
+                leader.send("b", JOB, again(0))
+                await at_b.until(at_b.orders)
+            killed.cancel()
+            await is_gone.wait()
+            async with peers("a", port) as (successor, _):
+                assert successor.leads(JOB)
+                with anyio.fail_after(3.0):
+                    await at_b.until(lambda: len(at_b.orders()) > was_ordered)
+            why = f"the leader at 127.0.0.1:{port} is lost: another process leads there now"
+            assert at_b.orders()[was_ordered:] == [orders.WindDown(why, at_once=True)]
+            b.report(JOB, NodeStopped("b", all_succeeded=False))
+            assert at_b.orders()[-1] == orders.Conclude(Verdict(JobState.FAILED, 1, why))
 
 
 async def test_a_node_that_waits_for_its_verdict_as_the_leader_is_lost_ends_too(monkeypatch: pytest.MonkeyPatch):

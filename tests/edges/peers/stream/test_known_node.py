@@ -125,10 +125,14 @@ async def test_no_word_is_lost_or_doubled_however_often_a_side_is_killed(killed:
     assert not b.wrong
 
 
-async def test_a_leader_that_comes_back_gives_a_node_up_that_does_not(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("kept_term", "term"), [(None, 1), (7, 7)])  # None: by an earlier version
+async def test_a_leader_that_comes_back_has_its_term_and_gives_a_node_up_that_does_not(
+    monkeypatch: pytest.MonkeyPatch, kept_term: int | None, term: int
+):
     monkeypatch.setattr(node_loss_detection, "LOST_S", 0.3)
     port = free_port()
-    kept = JobSessions(leads=True, nodes=(NodeSessionState("gone", "of gone", SessionState()),), gone=("older",))
+    session = NodeSessionState("gone", "of gone", SessionState())
+    kept = JobSessions(leads=True, nodes=(session,), gone=("older",), term=kept_term)
     lost: list[NodeLost] = []
     known = anyio.Event()
 
@@ -144,7 +148,7 @@ async def test_a_leader_that_comes_back_gives_a_node_up_that_does_not(monkeypatc
     async with cluster_peers.open_peers(meeting, post, SessionStore(None, kept)) as peers:
         with anyio.fail_after(LIMIT_S):
             await known.wait()
-        gone = JobSessions(leads=True, gone=("older", "of gone"))
+        gone = JobSessions(leads=True, gone=("older", "of gone"), term=term)
         assert peers.session_state(whole=False) == msgspec.structs.replace(gone, is_whole=False, left=("gone",))
         assert peers.session_state(whole=False) == msgspec.structs.replace(gone, is_whole=False)
         assert peers.session_state() == gone
