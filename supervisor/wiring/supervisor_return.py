@@ -365,14 +365,14 @@ class Returning(msgspec.Struct, frozen=True):
             why = f"{reason}; how it ended is not known: {error}"
             await self._record_lost(job_id, why, _last_noted_ns(files for files, _ in recorded))
         since_ns = restored.record.submitted_at_ns if restored is not None else None
-        if not self.claims.is_of_another_run(job_id, since_ns):
-            for files, identity, leftover in left:
-                stuck = await dead_spawner_state.end(files, identity, leftover)
-                if stuck:
-                    _log.error("processes %s of job %s can't be killed and were given up", stuck, job_id)
+        stuck: set[int] = set()
+        for files, identity, leftover in left:  # first, since they hold the claim; another run's have other marks
+            stuck |= {*await dead_spawner_state.end(files, identity, leftover)}
+        if stuck:
+            _log.error("processes %s of job %s can't be killed and were given up", tuple(sorted(stuck)), job_id)
         concludes = (
             restored is not None
-            and not self.claims.is_of_another_run(job_id, since_ns)
+            and not self.claims.is_of_another_run(job_id, since_ns, left=stuck)
             and not await self._has_recorded_end(restored)
         )
         for files, _ in recorded:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import anyio
 import pytest
+from holdfast_wire.private_supervisor import JOB_ID_VARIABLE, SPAWNER_VARIABLE
 
 from supervisor.config import JobSpec
 from supervisor.core.announcements import CycleBegan, JobEnded
 from supervisor.core.facts import JobState, Verdict
+from supervisor.core.node.node_messages import JobAbandoned
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.journal.timed_reads import SilentDiskError
 from supervisor.edges.machine.processes.job_claims import JobClaims
@@ -127,3 +132,47 @@ async def test_files_that_stayed_after_the_end_of_the_job_was_recorded_do_not_en
     assert not posted
     assert not spawners.left, "nothing has to be recorded"
     assert not files.record_path.exists()
+
+
+def _sleeping(environment: dict[str, str], descriptors: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    return subprocess.Popen(command, env=environment, pass_fds=descriptors, start_new_session=True)
+
+
+async def test_a_claim_that_only_the_lost_run_holds_does_not_cost_its_end_though_its_record_is_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The disk was full when it was taken. Spawner and supervisor are dead, a helper of a rank lives on."""
+    job, claims = JobRecord(JobSpec("j", ("t.py",)), {}, 5, str(tmp_path)), JobClaims([tmp_path / "claims"])
+    claims.take("j")
+    files = SpawnerFiles(tmp_path, "abcdef")
+    marks = {JOB_ID_VARIABLE: "j", SPAWNER_VARIABLE: files.name}
+    held = claims.descriptors("j")
+    with _sleeping(marks, held) as helper:
+        files.note("j", helper.pid)
+        identity = files.identity()
+        assert identity is not None
+        os.truncate(tmp_path / "claims" / "j.claim", 0)
+        os.close(held[0])
+        kept = DeadSpawnerState({}, 0, (), "")
+        snapshot = SimpleNamespace(sequence=0, machines=Mock(), coordinator=None, waiting=(), unfinished=(), reports=())
+        restored = SimpleNamespace(record=job, sessions=None, events=(), snapshot=snapshot)
+        monkeypatch.setattr("supervisor.edges.workers.spawner.dead_spawner_state.read", {files: kept}.get)
+        monkeypatch.setattr("supervisor.engine.recovery.snapshot_texts.restored", Mock(return_value=restored))
+        inbox, expected = Mock(), Mock(stop_asked=Mock(return_value=None))
+        given: dict[str, Any] = {
+            "job_service": Mock(meet_again=AsyncMock(), expected=expected),
+            "journal": Mock(recorded=Mock(return_value=None), events=Mock(return_value=[])),
+            "claims": JobClaims([tmp_path / "claims"]),
+            "spawners": SpawnerLifecycle(private=False, output_dir=None),
+            "inbox": inbox,
+            "engine": Mock(),
+            "publisher": Mock(),
+        }
+        await _returning(given)._end_lost("j", [(files, identity)], [], "gone")  # pyright: ignore[reportPrivateUsage]
+        has_ended = helper.poll() is not None
+        helper.kill()
+    assert has_ended
+    (posted,) = (each.args[0] for each in inbox.post.call_args_list)
+    assert isinstance(posted, JobAbandoned)
+    assert files.record_path.exists(), "until the end is recorded"

@@ -11,7 +11,7 @@ import fcntl
 import logging
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -121,14 +121,22 @@ class JobClaims:
         held = self._held.get(job_id)
         return held[1] if held is not None else None
 
-    def is_of_another_run(self, job_id: str, since_ns: int | None) -> bool:
+    def is_of_another_run(self, job_id: str, since_ns: int | None, *, left: Collection[int] = ()) -> bool:
         """Returns whether this node's claim is held by another run than the one that began then.
 
-        A claim whose holder can't be read counts as another run's. `since_ns`: None if it is not known; then a claim
-        counts whose supervisor lives.
+        A claim whose record can't be read counts as another run's, unless only processes in `left`, which this run has
+        left, hold it. `since_ns`: None if it is not known; then a claim counts whose supervisor lives.
         """
-        held = [_read_holder(_path(job_id, folder)) for folder in self._folders if is_held(job_id, folder)]
-        return any(each is None or (each.is_alive if since_ns is None else each.since_ns != since_ns) for each in held)
+        for folder in self._folders:
+            if is_held(job_id, folder):
+                found = _read_holder(_path(job_id, folder))
+                if found is None:
+                    is_ours = bool(left) and {*left}.issuperset(_holders(job_id, [folder]))
+                else:
+                    is_ours = not found.is_alive if since_ns is None else found.since_ns == since_ns
+                if not is_ours:
+                    return True
+        return False
 
     def release(self, job_id: str) -> None:
         """Releases the claim of this supervisor; remaining processes of the job still hold it."""
@@ -343,10 +351,10 @@ def _read_holder(path: Path) -> Holder | None:
 def _write_holder(descriptor: int, data: tuple[int, str, str]) -> None:
     """Writes since when we hold it, as which node, and where the nodes meet."""
     own = process_table.look_up(os.getpid())
-    body = Holder(os.getpid(), own.started_ticks if own else 0, *data)
-    with contextlib.suppress(OSError):  # On a full disk, the lock alone must do.
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, msgspec.json.encode(body), 0)
+    body = msgspec.json.encode(Holder(os.getpid(), own.started_ticks if own else 0, *data))
+    with contextlib.suppress(OSError):  # On a full disk, the lock alone must do, or the record before.
+        os.pwrite(descriptor, body.ljust(os.fstat(descriptor).st_size), 0)
+        os.ftruncate(descriptor, len(body))
 
 
 def _remove_if_free(path: Path) -> None:

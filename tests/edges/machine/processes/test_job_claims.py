@@ -1,5 +1,6 @@
 """Claims between real processes: the kernel decides who holds one, and for how long."""
 
+import errno
 import fcntl
 import os
 import signal
@@ -78,6 +79,8 @@ def test_another_run_of_the_id_is_told_from_what_is_left_of_this_one(tmp_path: P
     assert [claims.is_of_another_run("job", each) for each in (1, since_ns, None)] == [True, False, True]
     os.truncate(place(tmp_path) / "job.claim", 0)  # as on a full disk
     assert claims.is_of_another_run("job", 1)
+    assert claims.is_of_another_run("job", 1, left=[os.getpid() + 1])
+    assert not claims.is_of_another_run("job", 1, left=[os.getpid()])
     ours.close()
     further.close()
     with subprocess.Popen(
@@ -89,6 +92,28 @@ def test_another_run_of_the_id_is_told_from_what_is_left_of_this_one(tmp_path: P
     assert job_claims.is_held("job", place(tmp_path))
     assert not claims.is_of_another_run("job", None), "its record is damaged, and nobody has the id"
     os.kill(left, signal.SIGKILL)
+
+
+def test_the_record_of_a_claim_is_never_lost_to_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, later = JobClaims([place(tmp_path)]), JobClaims([place(tmp_path)])
+    since_ns = first.take("job", node="a node with a long name", meets_at="n1:29500")
+    file = place(tmp_path) / "job.claim"
+    before = file.read_bytes()
+
+    def full(_descriptor: int, _content: bytes, _offset: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        later.take_back("job", since_ns, [os.dup(first.descriptors("job")[0])])
+    assert file.read_bytes() == before
+    os.truncate(file, 300)  # longer than the next record
+    JobClaims([place(tmp_path)]).take_back("job", 7, [os.dup(first.descriptors("job")[0])])
+    held = job_claims.holder("job", [place(tmp_path)])
+    assert held is not None
+    assert held.since_ns == 7
+    first.close()
+    later.close()
 
 
 def test_a_process_that_was_stopped_is_named_with_what_ends_it(tmp_path: Path) -> None:
