@@ -38,7 +38,7 @@ class _Iteration(NamedTuple):
 
 
 class _Lookup:
-    """Looks up a name in the background, once: a lookup that hangs is not waited for again."""
+    """Looks up a name in the background. A lookup that hangs is not waited for again."""
 
     def __init__(self, host: str) -> None:
         self.addresses: set[bytes] = set()
@@ -46,6 +46,10 @@ class _Lookup:
         self._thread = BoundedThread(f"look up MASTER_ADDR={host}", self._run)
         self._thread.start()
         join_all([self._thread], LOOKUP_TIMEOUT_S)
+
+    @property
+    def has_failed(self) -> bool:
+        return self._thread.join(0) and not self.addresses
 
     def _run(self) -> None:
         for *_, address in socket.getaddrinfo(self._host, None, type=socket.SOCK_STREAM):
@@ -154,6 +158,6 @@ def _addresses(host: str) -> set[bytes]:
     numeric = foreign_sockets.packed(host)
     if numeric is not None:
         return {numeric}
-    if host and host not in _lookups:
+    if host and (host not in _lookups or _lookups[host].has_failed):
         _lookups[host] = _Lookup(host)
     return set(_lookups[host].addresses) if host else set()

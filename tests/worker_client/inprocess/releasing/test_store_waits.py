@@ -178,6 +178,28 @@ def test_the_address_may_be_a_name_and_its_lookup_is_asked_once(
     assert not asked.acquire(blocking=False)
 
 
+def test_a_lookup_that_fails_is_repeated(monkeypatch: pytest.MonkeyPatch):
+    answers: list[list[tuple[object, ...]]] = [[], [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (HOST, 0))]]
+
+    def look_up(host: str, port: None, **_: object) -> list[tuple[object, ...]]:
+        if not (answer := answers.pop(0)):
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return answer
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setenv("MASTER_ADDR", f"node-{os.getpid()}-again.invalid")
+    listener = socket.socket()  # create_connection looks up names
+    listener.bind((HOST, 0))
+    listener.listen()
+    begin_iteration(0, str(listener.getsockname()[1]))
+    with listener, socket.socket() as client:
+        client.connect(listener.getsockname())
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+        assert shut_down_store_connections() == 0
+        assert shut_down_store_connections() == 1
+    assert answers == []
+
+
 def test_looking_at_a_socket_changes_nothing_about_it(new_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch):
     """With a default timeout, a Python object for the descriptor would make it non-blocking for its owner."""
     begin_iteration(0)
