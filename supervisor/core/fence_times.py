@@ -20,7 +20,7 @@ the nodes that it answered until then have ended their workers. The number of no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 FENCE_S = 4.0  # less than a leader waits before it gives up a node that it knows (node_loss_detection.LOST_S)
 TAKE_OVER_S = 5.0  # since the previous lead ended; by then, a node without a leader has ended its workers
@@ -58,14 +58,16 @@ def led_at_s(sure_at_s: float) -> float:
     return sure_at_s - (FENCE_S - UNCONFIRMED_S)
 
 
-def confirmers(parts: Sequence[str], leader: str) -> tuple[str, ...]:
+def confirmers(parts: Sequence[str], leader: str, vacant: Collection[str] = ()) -> tuple[str, ...]:
     """Returns which nodes confirm that they hear their leader, of the cycle's nodes in the order of their ranks.
 
-    None need do so if the leader has no workers in the cycle.
+    None need do so if the leader has no workers in the cycle. No other node confirms instead of a vacant one: its
+    leader would rely on nodes that have not confirmed yet.
     """
     if leader not in parts:
         return ()
-    return tuple([each for each in parts if each != leader][:CONFIRMERS_MAX])
+    first = [each for each in parts if each != leader][:CONFIRMERS_MAX]
+    return tuple(each for each in first if each not in vacant)
 
 
 def _all_heard_s(heard_at_s: Sequence[float | None]) -> float | None:

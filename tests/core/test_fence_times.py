@@ -34,6 +34,7 @@ def test_the_own_workers_of_a_leader_that_no_node_confirms_end_soon_after_its_la
 
 def test_the_first_nodes_of_the_cycle_confirm_without_the_leader():
     assert fence_times.confirmers(("a", "b", "c"), "b") == ("a", "c")
+    assert fence_times.confirmers(("a", "b", "c"), "b", vacant=("c",)) == ("a",)
     assert fence_times.confirmers(("a",), "a") == ()
     assert fence_times.confirmers(("a", "b"), "spare") == ()  # it has no workers that could be replaced
     many = tuple(f"n{number}" for number in range(20))

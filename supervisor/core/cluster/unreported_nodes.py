@@ -25,7 +25,8 @@ def from_s(ledger: Ledger, phase: TakingOver) -> float | None:
         if not is_sure and not inherited_cycle.is_at_work(phase.stands):
             return None  # It may have been deleted some minutes after the job's end.
         return fence_times.replaces_from_s(phase.until_s, ran, phase.left_at_s)
-    is_alone = set(ledger.parts) - phase.stands.keys() == {ledger.leader}  # only its node is missing
+    missing = set(ledger.parts) - phase.stands.keys() - set(ledger.vacant)
+    is_alone = missing == {ledger.leader}  # only its node is missing
     if is_alone and (sooner_s := _unheard_from_s(ledger, phase)) is not None:
         return sooner_s
     ends = ledger.verdict is not None or ledger.stop_signal is not None  # Then nothing new begins.
@@ -39,7 +40,7 @@ def _unheard_from_s(ledger: Ledger, phase: TakingOver) -> float | None:
 
     None: that is not known. Only its node is missing of those of the cycle.
     """
-    names = fence_times.confirmers(ledger.parts, ledger.leader)
+    names = fence_times.confirmers(ledger.parts, ledger.leader, ledger.vacant)
     if not (names and ledger.is_running and ledger.term == phase.previous_term):
         return None
     stands = [phase.stands[each] for each in names]

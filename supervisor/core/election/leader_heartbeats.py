@@ -5,8 +5,8 @@ have, the leader's own workers run only as long as one of them still does, or th
 leader alone is lost, the next one knows from these nodes when its workers have ended (core/fence_times.py). It need not
 wait as long after the end of the lead, which the backend may have ended early.
 
-A heartbeat counts only if its node has already sent one back in this cycle. So nodes that count one are known to the
-leader.
+A heartbeat counts only if all these nodes have already sent one back in this cycle. So where a node counts one, the
+leader relies on them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LeaderHeartbeat(msgspec.Struct, frozen=True):
 
     sent_at_s: float  # by the clock of the leader
     cycle: int
-    counts: bool  # the node has sent one of this cycle back before
+    counts: bool  # all nodes have sent one of this cycle back before
 
 
 class HeardLeader(msgspec.Struct, frozen=True):
@@ -47,20 +47,19 @@ def with_ledger(state: State, recorded: Ledger | None) -> State:
 
     No node need confirm while no cycle runs: the next leader waits longer then.
     """
-    names = confirmers(recorded.parts, state.leader) if recorded is not None and recorded.is_running else ()
-    if recorded is None or not names:
+    if recorded is None or not recorded.is_running:
         return State(state.leader)
+    names = confirmers(recorded.parts, state.leader, recorded.vacant)
     if recorded.cycle == state.cycle and tuple(state.confirmed_at_s) == names:
         return state
-    return State(state.leader, recorded.cycle, dict.fromkeys(names))
+    before = state if recorded.cycle == state.cycle else State(state.leader)
+    return State(state.leader, recorded.cycle, {each: before.confirmed_at_s.get(each) for each in names})
 
 
 def heartbeats(state: State, now_s: float) -> dict[str, LeaderHeartbeat]:
     """Returns what is sent now, and to which nodes."""
-    return {
-        node: LeaderHeartbeat(now_s, state.cycle, counts=at_s is not None)
-        for node, at_s in state.confirmed_at_s.items()
-    }
+    counts = last_confirmed_s(state) is not None
+    return {node: LeaderHeartbeat(now_s, state.cycle, counts=counts) for node in state.confirmed_at_s}
 
 
 def confirmed(state: State, node: str, heartbeat: LeaderHeartbeat) -> State:

@@ -53,6 +53,16 @@ def test_a_leader_that_no_node_hears_is_replaced_sooner():
     assert orders_to(play, JoinAgain) == ["b", "c"]
 
 
+def test_a_node_that_the_cycle_goes_on_without_is_not_missed():
+    ledger = msgspec.structs.replace(LED, vacant=("c",))
+    play = new_leader(ledger, leader="b", previous_term=6)
+    play.at(0.5) >> unheard("b", 1, 7.0) << ()
+    assert coordinator.next_deadline_s(play.state) == pytest.approx(fence_times.UNHEARD_S)
+    play = new_leader(ledger, leader="b")
+    play.at(100.0) >> stands("b", 1, left_ago_s=1.0, left="a") << ()
+    assert coordinator.next_deadline_s(play.state) == pytest.approx(99.0 + fence_times.ALONE_S)
+
+
 @pytest.mark.parametrize(
     ("ledger", "previous_term", "c"),
     [

@@ -21,12 +21,24 @@ def confirmed(state: State, node: str, sent_at_s: float, cycle: int = 4) -> Stat
     return leader_heartbeats.confirmed(state, node, LeaderHeartbeat(sent_at_s, cycle, counts=False))
 
 
-def test_a_heartbeat_counts_once_the_node_has_sent_one_back():
+def test_a_heartbeat_counts_once_the_leader_relies_on_them():
     state = leader()
     assert leader_heartbeats.heartbeats(state, 1.0) == dict.fromkeys(("b", "c"), LeaderHeartbeat(1.0, 4, counts=False))
     state = confirmed(state, "b", 1.0)
-    sent = leader_heartbeats.heartbeats(state, 2.0)
-    assert (sent["b"].counts, sent["c"].counts) == (True, False)
+    assert not any(each.counts for each in leader_heartbeats.heartbeats(state, 2.0).values())
+    state = confirmed(state, "c", 2.0)
+    assert all(each.counts for each in leader_heartbeats.heartbeats(state, 3.0).values())
+
+
+def test_the_leader_relies_on_them_as_before_if_the_cycle_goes_on_without_a_node():
+    recorded = msgspec.structs.replace(IN_CYCLE_4, vacant=("c",))
+    state = leader_heartbeats.with_ledger(confirmed(confirmed(leader(), "b", 1.0), "c", 2.0), recorded)
+    assert leader_heartbeats.last_confirmed_s(state) == 1.0
+    state = leader_heartbeats.with_ledger(confirmed(leader(), "b", 1.0), recorded)  # c never confirmed
+    assert leader_heartbeats.heartbeats(state, 2.0) == {"b": LeaderHeartbeat(2.0, 4, counts=True)}
+    refilled = leader_heartbeats.with_ledger(state, msgspec.structs.replace(IN_CYCLE_4, parts=("a", "b", "d")))
+    assert leader_heartbeats.last_confirmed_s(refilled) is None
+    assert leader_heartbeats.last_confirmed_s(confirmed(refilled, "d", 3.0)) == 3.0
 
 
 def test_the_leader_relies_on_them_once_all_have_and_then_on_any():
