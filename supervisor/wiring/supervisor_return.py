@@ -92,12 +92,12 @@ class EndedJobs:
     def announced(self, job: JobRecord, announcement: Announcement) -> None:
         """Forgets a job that has ended: see announcement_followers.py."""
         if isinstance(announcement, JobEnded):
-            self._tasks.start_soon(self._forget, job.spec.job_id)
+            self._tasks.start_soon(self._forget, self._spawners.end_run(job.spec.job_id))
 
-    async def _forget(self, job_id: str) -> None:
+    async def _forget(self, remove_files: Callable[[], None]) -> None:
         with anyio.CancelScope(shield=True):
             await in_thread_if_any(partial(self._journal.flush, JOURNAL_FLUSH_S))  # It writes by itself, too.
-            self._spawners.forget(job_id)
+            remove_files()
 
 
 class Returning(msgspec.Struct, frozen=True):

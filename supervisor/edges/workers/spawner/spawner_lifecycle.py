@@ -50,7 +50,7 @@ class SpawnerLifecycle(msgspec.Struct, frozen=True):
     return_folder: Path | None = None  # where the next supervisor looks for spawners; None: private, without one
     # Spawners of the previous supervisor, by job: the job's next `keep` takes them over.
     found: dict[str, list[FoundSpawner]] = msgspec.field(default_factory=dict[str, list[FoundSpawner]])
-    # By job: the data in the files of an ended spawner is needed until the end of the job is recorded.
+    # By job, of the run that has not ended: its data is needed until its end is recorded.
     left: dict[str, _Left] = msgspec.field(default_factory=dict[str, _Left])
     pages: PageOffers = msgspec.field(default_factory=PageOffers)
     main_threads: MainThreads = msgspec.field(default_factory=MainThreads)
@@ -105,12 +105,12 @@ class SpawnerLifecycle(msgspec.Struct, frozen=True):
         """Notes the files of a spawner that ended under the previous supervisor."""
         _keep_files(self.left.setdefault(job_id, _Left()), files)
 
-    def forget(self, job_id: str) -> None:
-        """Removes the kept files, because the job's end is recorded. A killed spawner may leave its own later."""
-        if (left := self.left.pop(job_id, None)) is not None:
-            left.is_forgotten = True
-            if left.files is not None:
-                left.files.remove()
+    def end_run(self, job_id: str) -> Callable[[], None]:
+        """Returns the function that removes the files of the run, which has ended, once that is recorded.
+
+        A next run of the id may begin before. A killed spawner may leave its files later: they are removed, too.
+        """
+        return partial(_forget, self.left.pop(job_id, None))
 
     async def _start(self, spec: JobSpec, environment: Mapping[str, str], learned: Learned | None) -> SpawnerProcess:
         """Starts a spawner in a thread, since a dead file system may hang it. Raises HoldfastError."""
@@ -153,6 +153,13 @@ class SpawnerLifecycle(msgspec.Struct, frozen=True):
         if folder is None or since_ns is None:
             return folder
         return Path(run_folder(str(folder), job_id, since_ns))
+
+
+def _forget(left: _Left | None) -> None:
+    if left is not None:
+        left.is_forgotten = True
+        if left.files is not None:
+            left.files.remove()
 
 
 def _keep_files(left: _Left, files: SpawnerFiles) -> None:

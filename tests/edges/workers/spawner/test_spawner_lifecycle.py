@@ -5,8 +5,9 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -95,7 +96,7 @@ async def test_what_it_kept_stays_until_the_end_of_the_job_is_recorded(spec: Job
     left = dead_spawner_state.read(place)
     assert left is not None
     assert left.texts["state"] == "all of it"
-    keeper.forget(spec.job_id)
+    keeper.end_run(spec.job_id)()
     assert spawner_discovery.find_files(folder) == []
 
 
@@ -116,8 +117,33 @@ async def test_what_a_killed_spawner_leaves_after_the_end_was_recorded_is_remove
             tasks.start_soon(keep)
             await ear.ready.wait()
             ear.spawners[0].kill("the job was abandoned")
-            keeper.forget(spec.job_id)
+            keeper.end_run(spec.job_id)()
     assert spawner_discovery.find_files(folder) == []
+
+
+async def test_what_the_next_run_of_the_id_keeps_stays_though_the_end_of_the_first_is_recorded_late(
+    spec: JobSpec, tmp_path: Path
+) -> None:
+    folder = tmp_path / "spawners"
+    folder.mkdir(mode=0o700)
+    keeper = SpawnerLifecycle(private=False, output_dir=None, return_folder=folder)
+
+    async def run(then: Callable[[], None]) -> None:
+        ear = Ear()
+        keep = partial(keeper.keep, spec, os.environ, on_started=ear.spawners.append, on_message=ear.take)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(keep)
+            await ear.ready.wait()
+            then()
+            ear.spawners[0].kill("it is stuck")
+
+    with anyio.fail_after(LIMIT_S):
+        await run(then=lambda: None)
+        (first,) = spawner_discovery.find_files(folder)
+        first_is_recorded = keeper.end_run(spec.job_id)
+        await run(then=first_is_recorded)
+    (kept,) = spawner_discovery.find_files(folder)
+    assert kept != first
 
 
 async def test_one_that_is_killed_is_a_loss_and_takes_its_workers_with_it(spec: JobSpec) -> None:
