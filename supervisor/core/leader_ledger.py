@@ -38,6 +38,7 @@ class Ledger(msgspec.Struct, frozen=True):
     epoch: int = 0  # of that cycle (fencing_epochs.py); 0: unknown
     leaving: tuple[str, ...] = ()  # nodes of that cycle that were asked to leave, and may
     vacant: tuple[str, ...] = ()  # nodes of that cycle that it goes on without
+    may_be_stop: bool = False  # a stop that is asked for at once counts more than the verdict
 
     @property
     def is_running(self) -> bool:

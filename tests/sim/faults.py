@@ -63,6 +63,7 @@ class Kind(enum.StrEnum):
     DRAIN = enum.auto()  # a person wants the node out of the job
     NODE_ENDS = enum.auto()  # its launcher is signalled: without ranks it leaves, with ranks it stops the job
     NODE_LEAVES = enum.auto()  # the same with --on-sigterm leave: it leaves if it can
+    RANK_TERMINATED = enum.auto()  # by SIGTERM, from somebody else
 
 
 DEPARTURES = frozenset({Kind.DRAIN, Kind.NODE_ENDS, Kind.NODE_LEAVES})
@@ -97,8 +98,8 @@ _WEIGHTS: dict[Kind, float] = (
         Kind.RANK_STUCK: 0.5,
         Kind.SPAWNER_LATE: 0.5,
     }
-    | dict.fromkeys((*sorted(DEPARTURES), Kind.BACKEND_WIPED_UNSEEN), 0.0)
-)  # the last: in draw_departures, and where data is lost
+    | dict.fromkeys((*sorted(DEPARTURES), Kind.BACKEND_WIPED_UNSEEN, Kind.RANK_TERMINATED), 0.0)
+)  # the last: in draw_departures, where data is lost, and in draw_scheduler_end
 _LOST_DATA: dict[Kind, float] = {
     **dict.fromkeys(sorted(DATA_LOST), 10.0),
     **dict.fromkeys((Kind.BACKEND_LOST, Kind.CUT, Kind.NODE_CRASH, Kind.NODE_PAUSE, Kind.SUPERVISOR_PAUSE), 5.0),
@@ -195,6 +196,20 @@ def draw_departures(setup: Setup) -> tuple[Fault, ...]:
     kinds = dict.fromkeys(sorted(DEPARTURES), 1.0)
     leaving = scheduled(setup, draw, draw.choice([1, 1, 2, 3]), kinds)
     return tuple(sorted((*draw_schedule(setup)[: draw.randrange(4)], *leaving), key=lambda each: each.at_s))
+
+
+def draw_scheduler_end(setup: Setup, at_s: float) -> tuple[Fault, ...]:
+    """Draws how a scheduler ends the whole job: ranks and launchers get SIGTERM, in any order."""
+    draw = random.Random(f"scheduler {setup.seed}")
+    within_s = draw.choice([0.01, 0.1, 0.2])
+    faults = [
+        Fault(at_s + draw.uniform(0, within_s), Kind.RANK_TERMINATED, node, local_rank)
+        for node in setup.names
+        for local_rank in range(setup.rules.local_world_size)
+        if draw.random() < 0.7  # The others handle the signal.
+    ]
+    faults += [Fault(at_s + draw.uniform(0, within_s), Kind.NODE_ENDS, node) for node in setup.names]
+    return tuple(sorted(faults, key=lambda each: each.at_s))
 
 
 _MANY = {

@@ -99,6 +99,8 @@ def _strike_rank(world: World, rank: Rank, fault: Fault) -> bool:
         case Kind.RANK_CRASH:
             code, signal = world.random.choice([(1, None), (None, 11), (None, 6)])
             processes.exit(rank, code=code, signal=signal)
+        case Kind.RANK_TERMINATED:
+            processes.exit(rank, signal=int(signals.SIGTERM))
         case Kind.RANK_HANG:
             rank.silent_from_s = world.timeline.now_s
             if fault.lasts_s < FOREVER_S:

@@ -55,14 +55,14 @@ def outcome_asked(
 
 
 def wind_down(state: State, outcome: Verdict | Stop, now_s: float, *, may_be_stop: bool = False) -> Outcome:
-    """Has every node stop its part. `may_be_stop`: a scheduler may have begun to end the job, and soon asks for it."""
+    """Has every node stop its part. `may_be_stop`: a scheduler may have ended ranks, and soon asks for the stop."""
     stop = outcome if isinstance(outcome, Stop) else None
     signal, grace_s = (stop.signal, stop.grace_s) if stop is not None else (0, None)
     phase = WindingDown(
         outcome,
         _until_s(state, signal, grace_s, now_s),
         asked_at_s=now_s if stop is not None else None,
-        may_be_stop_until_s=now_s + STOP_FOLLOWS_S if may_be_stop else None,
+        may_be_stop_until_s=now_s + STOP_FOLLOWS_S if may_be_stop and stop is None else None,
     )
     state = msgspec.structs.replace(state, phase=phase)
     order = orders.WindDown(outcome.reason, signal, grace_s=grace_s)

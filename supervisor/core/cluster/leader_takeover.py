@@ -136,8 +136,10 @@ def ledger_of(state: State) -> Ledger:
         leaving=state.leaving, vacant=state.vacant,
     )  # fmt: skip
     match state.phase:
-        case Ended(verdict) | WindingDown(Verdict() as verdict):
+        case Ended(verdict):
             return msgspec.structs.replace(ledger, verdict=verdict)
+        case WindingDown(Verdict() as verdict, may_be_stop_until_s=until_s):
+            return msgspec.structs.replace(ledger, verdict=verdict, may_be_stop=until_s is not None)
         case WindingDown(Stop(signal, reason, is_final=is_final)):
             return msgspec.structs.replace(ledger, stop_signal=signal, stop_reason=reason, stop_is_final=is_final)
         case _:
@@ -358,7 +360,7 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
     outcome = _outcome(ledger, parts)
     if outcome is not None:
         state = with_parts(state, names or tuple(parts[rank].node for rank in sorted(parts)))
-        state, actions = job_termination.wind_down(state, outcome, now_s)
+        state, actions = job_termination.wind_down(state, outcome, now_s, may_be_stop=ledger.may_be_stop)
         told = (
             () if any(each.met_term for each in stands.values()) else (said(state, "leader_changed", ENDS_AS_BEFORE),)
         )
@@ -371,12 +373,20 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
     left_ago_s = now_s - min((phase.left_at_s[each.node] for each in parts.values()), default=now_s)
     kept_out = tuple(event for each in inherited.waiting.values() for event in missed_reports.kept_out(each))
     missed = missed_reports.of_cycle(parts, absent, cycle, left_ago_s)
-    return *_run(state, inherited, absent, now_s), (*kept_out, *missed, *later)
+    # A stop comes before the faults: the scheduler that asks for it may have ended the ranks, too.
+    first = tuple(each for each in later if _asks_for_stop(each))
+    rest = tuple(each for each in later if not _asks_for_stop(each))
+    return *_run(state, inherited, absent, now_s), (*first, *kept_out, *missed, *rest)
+
+
+def _asks_for_stop(event: Event) -> bool:
+    is_leave = isinstance(event, cluster_messages.LeaveAsked)
+    return event.or_stop if is_leave else isinstance(event, cluster_messages.StopAsked)
 
 
 def _outcome(ledger: Ledger, parts: dict[int, NodeStands]) -> Verdict | Stop | None:
     """Returns how the job is ending: as the ledger says, or as was asked for on a node while no leader knew of it."""
-    if ledger.verdict is not None:
+    if ledger.verdict is not None and not ledger.may_be_stop:
         return ledger.verdict
     if ledger.stop_signal is not None:
         return Stop(ledger.stop_signal, ledger.stop_reason, is_final=ledger.stop_is_final)
@@ -385,7 +395,7 @@ def _outcome(ledger: Ledger, parts: dict[int, NodeStands]) -> Verdict | Stop | N
         for each in parts.values()
         if each.stop_reason
     )
-    return next(asked, None)
+    return next(asked, ledger.verdict)
 
 
 def _member(stands: NodeStands, cycle: int) -> Member:

@@ -3,12 +3,15 @@
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from supervisor.core import fence_times
 from supervisor.core.cluster import coordinator, leader_takeover, unreported_nodes
 from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
+    Event,
+    LeaveAsked,
     MemberState,
     NodeJoined,
     NodeLost,
@@ -23,6 +26,7 @@ from supervisor.core.cluster.coordinator_states import Gathering, Running
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.leader_ledger import Former, Ledger
 from supervisor.core.orders import Conclude, JoinAgain, StartCycle, WindDown
+from supervisor.core.stop_verdict import STOP_FOLLOWS_S
 from supervisor.core.term_numbers import ERA
 from tests.core.new_leader import IN_CYCLE_4, RULES, kinds, new_leader, of_nodes, orders_to, recorded, stands
 
@@ -221,3 +225,29 @@ def test_a_stop_on_a_node_that_comes_late_ends_the_job():
     assert isinstance(play.state.phase, Gathering)
     play >> stands("b", 1, MemberState.STOPPED, stop_reason="stopped by kim")
     assert orders_to(play, WindDown) == ["a", "b"]
+
+
+@pytest.mark.parametrize("asked_of", ["the leader before", "this leader", "nobody"])
+def test_an_end_that_may_be_a_stop_may_be_one_under_the_next_leader_too(asked_of: str):
+    """A scheduler ends ranks and launchers of all nodes, and the leader's node leaves."""
+    failed = Verdict(JobState.FAILED, 1, "rank 0 was killed by SIGTERM; restarts used 1 of 1")
+    stop = "SIGTERM" if asked_of == "the leader before" else ""
+    play = new_leader(msgspec.structs.replace(IN_CYCLE_4, verdict=failed, may_be_stop=True))
+    play >> stands("a", 0, MemberState.STOPPED, stop_reason=stop, stop_signal=15) >> stands("b", 1, MemberState.STOPPED)
+    if asked_of == "this leader":
+        play >> StopAsked("SIGTERM", 15)
+    if asked_of == "nobody":
+        play.at(STOP_FOLLOWS_S) >> DeadlineReached()
+    ended = failed if asked_of == "nobody" else Verdict(JobState.STOPPED, 128 + 15, "SIGTERM")
+    assert {each.order.verdict for each in play.of(Send) if isinstance(each.order, Conclude)} == {ended}
+    (ledger,) = recorded(play)
+    assert (ledger.verdict, ledger.may_be_stop) == (ended, False)
+
+
+@pytest.mark.parametrize("asked", [StopAsked("SIGTERM", 15), LeaveAsked("a", "SIGTERM", 15, or_stop=True)])
+def test_a_stop_that_comes_during_the_take_over_counts_before_the_faults_that_the_nodes_report(asked: Event):
+    play = new_leader()
+    play >> stands("a", 0, MemberState.JOINED, reason="rank 0 was killed by SIGTERM") >> asked
+    play >> stands("b", 1, MemberState.JOINED)
+    assert {each.order.signal for each in play.of(Send) if isinstance(each.order, WindDown)} == {15}
+    assert orders_to(play, JoinAgain) == []
