@@ -73,14 +73,14 @@ def attempt_of(environ: Mapping[str, str]) -> int:
     return int(count) if re.fullmatch(r"[0-9]{1,9}", count) else 0
 
 
-def cycle_info_stem(environ: Mapping[str, str], job_id: str, nodes_max: int) -> str:
+def cycle_info_stem(environ: Mapping[str, str], job_id: str, nodes_min: int) -> str:
     """Returns how the names of a job's records begin. A task of an array that is a job of its own adds its number.
 
-    A job with more nodes than one task has is spread over the tasks: its nodes agree on the array's number alone.
+    A job that needs more nodes than one task has is spread over the tasks: its nodes agree on the array's number alone.
     """
     stem = f"cycle_info.{scheduler_job_id(environ, job_id)}"
     task, nodes = environ.get("SLURM_ARRAY_TASK_ID", ""), environ.get("SLURM_JOB_NUM_NODES", "")
-    is_own_job = nodes_max <= (int(nodes) if re.fullmatch(r"[0-9]{1,9}", nodes) else 1)
+    is_own_job = nodes_min <= (int(nodes) if re.fullmatch(r"[0-9]{1,9}", nodes) else 1)
     return f"{stem}_{task}" if re.fullmatch(r"[0-9]{1,20}", task) and is_own_job else stem
 
 

@@ -105,8 +105,8 @@ class JobRecord(msgspec.Struct):
     @property
     def cycle_info_stem(self) -> str:
         """Returns how the names of the records of its cycles begin."""
-        nodes_max = self.spec.nodes.max_nodes if self.spec.nodes is not None else 1
-        return job_logs.cycle_info_stem(self.environment, self.spec.job_id, nodes_max)
+        nodes_min = self.spec.nodes.min_nodes if self.spec.nodes is not None else 1
+        return job_logs.cycle_info_stem(self.environment, self.spec.job_id, nodes_min)
 
     @property
     def is_kept(self) -> bool:

@@ -73,7 +73,8 @@ def test_a_worker_finds_the_record_of_its_cycle(tmp_path: Path) -> None:
     job = JobRecord(JobSpec("j", ("t.py",), logs=logs), {"SLURM_JOB_ID": "12"}, 5, str(tmp_path))
     assert plan(job)[0].env["NVRX_CURRENT_CYCLE_INFO"] == "/c/cycle_info.12.current"
     task = {"SLURM_JOB_ID": "13", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "1", "SLURM_JOB_NUM_NODES": "2"}
-    for nodes_max, name in ((1, "12_1"), (2, "12_1"), (3, "12")):  # three nodes meet from several tasks
-        nodes = Nodes(1, nodes_max, "n1", 1, "n1") if nodes_max > 1 else None
+    # Three nodes meet from several tasks; a task of two is a job with room for more.
+    for least, most, name in ((1, 1, "12_1"), (2, 2, "12_1"), (1, 4, "12_1"), (3, 3, "12"), (3, 4, "12")):
+        nodes = Nodes(least, most, "n1", 1, "n1") if most > 1 else None
         job = JobRecord(JobSpec("j", ("t.py",), logs=logs, nodes=nodes), task, 5, str(tmp_path))
         assert plan(job)[0].env["NVRX_CURRENT_CYCLE_INFO"] == f"/c/cycle_info.{name}.current"
