@@ -68,7 +68,7 @@ class Gathering(msgspec.Struct, frozen=True):
     is_shortage_told: bool = False  # people know that enough nodes have joined, but not the right ones
     untold: str = ""  # what was decided, and is told once the cycle is ordered, or at `untold_until_s`
     untold_until_s: float = 0.0
-    set_aside: tuple[str, ...] = ()  # nodes that have failed since, and that the cycle does not need so far
+    set_aside: tuple[str, ...] = ()  # nodes that have failed since, once per failure, and are not needed so far
     is_by_fault: bool = False  # ranks of the last cycle are gone, by something other than a stop
     inquiry: Inquiry | None = None
 

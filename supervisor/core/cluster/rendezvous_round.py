@@ -6,6 +6,7 @@ nothing of the last cycle is left, and the last call is over. active_and_spare_n
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import assert_never
 
 import msgspec
@@ -103,7 +104,7 @@ def pass_deadline(state: State, phase: Gathering, now_s: float) -> Outcome:
         text = f"{phase.reason}; the nodes for the next cycle did not join in time: {_missing(state)}"
         return job_termination.wind_down(state, Verdict(JobState.FAILED, 1, text), now_s)
     if phase.tell_at_s is not None and now_s >= phase.tell_at_s:
-        return _tell(state, now_s)
+        return _try_again(*_tell(state, now_s))
     return state, actions
 
 
@@ -130,7 +131,7 @@ def close_round(state: State, now_s: float) -> Outcome:
         state = msgspec.structs.replace(state, phase=phase) if phase is not state.phase else state
         is_new = state.members.ready >= min_nodes and not phase.is_shortage_told
         return _tell(state, now_s) if is_new else (state, ())
-    if _waits_for_more(state):
+    if _waits_for_more(state, phase):
         until_s = phase.last_call_until_s
         until_s = now_s + state.rules.rendezvous.last_call_s if until_s is None else until_s
         if now_s < until_s:
@@ -151,7 +152,7 @@ def close_round(state: State, now_s: float) -> Outcome:
 def can_do_without(state: State, node: str = "") -> bool:
     """Returns whether the nodes that may still join the round fill the cycle without that one.
 
-    Those that were set aside do not count.
+    Those that were set aside do not count. An elastic job, too, can do with `min_nodes`.
     """
     if not isinstance(state.phase, Gathering):
         return False
@@ -176,17 +177,29 @@ def set_aside(state: State, failed: NodeFailed, known: Member) -> Outcome:
 
 
 def call_back(state: State, actions: tuple[Action, ...], event: Event) -> Outcome:
-    """Has nodes that were set aside try again if another node that was to join will not."""
+    """Has nodes that were set aside try again: each once, and all if another node that was to join will not."""
     phase = state.phase
     if not isinstance(phase, Gathering) or not phase.set_aside or not isinstance(event, _LACKING):
         return state, actions
-    if can_do_without(state):
-        return state, actions
-    down = tuple(node for node in phase.set_aside if state.members[node].state is MemberState.DOWN)
+    if not can_do_without(state):
+        return _try_again(state, actions)
+    has_failed_once = isinstance(event, NodeDown) and phase.set_aside.count(event.node) == 1
+    return state, (*actions, *(_again(state, phase, event.node) if has_failed_once else ()))
+
+
+def _try_again(state: State, actions: tuple[Action, ...]) -> Outcome:
+    """Has all nodes that were set aside, and run nothing, try again. If they fail now, they count as new failures."""
+    phase = state.phase
+    assert isinstance(phase, Gathering)
+    down = [node for node in dict.fromkeys(phase.set_aside) if state.members[node].state is MemberState.DOWN]
     rest = tuple(node for node in phase.set_aside if node not in down)
     state = msgspec.structs.replace(state, phase=msgspec.structs.replace(phase, set_aside=rest))
-    again = orders.JoinAgain(state.cycle + 1, phase.reason)
-    return state, (*actions, *(Send(node, again) for node in down if phase.is_announced))
+    return state, (*actions, *_again(state, phase, *down))
+
+
+def _again(state: State, phase: Gathering, *nodes: str) -> tuple[Action, ...]:
+    order = orders.JoinAgain(state.cycle + 1, phase.reason)
+    return tuple(Send(node, order) for node in nodes) if phase.is_announced else ()
 
 
 def keep_out(state: State, event: NodeExcluded | NodeCordoned | NodeSilent | NodeHeard) -> Outcome:
@@ -256,15 +269,18 @@ def _has_others(rules: JobRules) -> bool:
     return max(rules.rendezvous.max_nodes, rules.restart.min_nodes) > 1
 
 
-def _waits_for_more(state: State) -> bool:
-    """Returns whether a node that may still come would change who takes part."""
+def _waits_for_more(state: State, phase: Gathering) -> bool:
+    """Returns whether a node that may still come would change who takes part. One that has failed twice may not."""
     rules, members = state.rules.rendezvous, state.members
     if rules.max_nodes <= state.policy.rules.min_nodes or members.ready >= rules.max_nodes:
         return False
     if state.cycle < 0:
         return True
-    starting = members.count(MemberState.OPENED) if rules.elastic else 0
-    return starting + members.returning(state.cycle) > 0
+    failed = [members[node] for node, times in Counter(phase.set_aside).items() if times > 1]
+    down = [each for each in failed if each.is_returning]
+    if rules.elastic:
+        return members.count(MemberState.OPENED, MemberState.DOWN) > len(down)
+    return members.returning(state.cycle) > sum(each.cycle == state.cycle for each in down)
 
 
 def _tell(state: State, now_s: float) -> Outcome:

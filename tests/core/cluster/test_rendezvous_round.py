@@ -264,30 +264,29 @@ def test_a_refused_node_may_come_again_with_the_right_settings() -> None:
 
 def fail(play: Play, node: str, cycle: int = -1) -> Play:
     """A node loses its spawner, or cannot start one."""
-    play >> NodeFailed(node, cycle, f"no spawner on {node}")
-    failed = said(play, "spare_failed")
-    play >> NodeDown(node, cycle)
-    assert failed == [] or play.of(Send) == []
-    return play
+    return play >> NodeFailed(node, cycle, f"no spawner on {node}") >> NodeDown(node, cycle)
+
+
+def called_back(play: Play) -> list[str]:
+    return [each.node for each in play.of(Send) if isinstance(each.order, JoinAgain)]
 
 
 def test_a_spare_without_a_spawner_uses_no_restart() -> None:
     play = playing(job(2, 2), "a", "b", "c")
     play >> NodeDown("c", -1)
     play >> NodeFailed("a", 0, "rank 0 died")
-    for _ in range(3):
-        fail(play, "c")
+    assert [called_back(fail(play, "c")) for _ in range(3)] == [["c"], [], []], "it has one more try"
     play >> NodeJoined("a", 0) >> NodeJoined("b", 0)
     assert ordered(play) == "ab"
     assert coordinator.restarts_used(play.state) == 1
 
 
 def test_a_node_that_a_spare_replaces_may_lose_its_spawner_meanwhile() -> None:
-    play = playing(job(2, 2), "a", "b", "c")
+    play = playing(job(2, 3), "a", "b", "c")
     play >> NodeFailed("a", 0, "the spawner was lost") >> NodeDown("a", 0)
-    fail(play, "a", 0)
+    fail(fail(play, "a", 0), "a", 0)
     play >> NodeJoined("b", 0)
-    assert ordered(play) == "bc"
+    assert ordered(play) == "bc", "it is not awaited"
     assert coordinator.restarts_used(play.state) == 1
 
 
@@ -307,6 +306,7 @@ def test_a_surplus_node_does_not_end_the_first_start() -> None:
 def test_a_node_that_was_not_needed_tries_again_once_it_is(event: object, is_down: bool) -> None:
     play = playing(job(2, 2), "a")
     play >> JobOpened("b", job(2, 2)) >> JobOpened("c", job(2, 2)) >> NodeFailed("c", -1, "no python")
+    play >> NodeDown("c", -1) >> NodeFailed("c", -1, "no python")
     for each in (NodeDown("c", -1), event) if is_down else (event, NodeDown("c", -1)):
         play >> each
     assert [(each.node, each.order) for each in play.of(Send) if each.node != "a"] == [
@@ -315,6 +315,42 @@ def test_a_node_that_was_not_needed_tries_again_once_it_is(event: object, is_dow
     play >> NodeDown("c", -1) << ()
     play >> NodeFailed("c", -1, "no python")
     assert coordinator.restarts_used(play.state) == 1, "now it is needed"
+
+
+def test_an_elastic_round_waits_a_moment_for_the_second_try_of_a_node() -> None:
+    for fails_again in (False, True):
+        play = playing(job(2, 3, elastic=True), "a", "b", "c")
+        play >> NodeFailed("a", 0, "rank 0 died") >> NodeDown("c", 0)
+        assert called_back(fail(play, "c", 0)) == ["c"]
+        play >> NodeJoined("a", 0) >> NodeJoined("b", 0)
+        assert ordered(play) == ""
+        play >> NodeJoined("c", 0) if not fails_again else fail(play, "c", 0)
+        assert ordered(play) == ("ab" if fails_again else "abc"), "nothing more is awaited"
+        assert coordinator.restarts_used(play.state) == 1
+
+
+def test_an_elastic_round_waits_a_moment_for_a_node_that_failed_in_the_last_one() -> None:
+    play = playing(job(2, 3, elastic=True), "a", "b", "c")
+    play >> NodeFailed("a", 0, "rank 0 died") >> NodeDown("c", 0)
+    fail(fail(play, "c", 0), "c", 0) >> NodeJoined("a", 0) >> NodeJoined("b", 0)
+    assert ordered(play) == "ab"
+    play >> NodeFailed("a", 1, "rank 0 died")
+    assert "c" in called_back(play)
+    play >> NodeJoined("a", 1) >> NodeJoined("b", 1)
+    assert ordered(play) == ""
+    assert ordered(play >> NodeJoined("c", 0)) == "abc"
+
+
+def test_a_round_that_waits_for_a_node_has_those_that_were_not_needed_try_again() -> None:
+    play = playing(job(2, 2), "a")
+    play >> JobOpened("b", job(2, 2)) >> JobOpened("c", job(2, 2))
+    fail(fail(play, "c"), "c")
+    assert called_back(pass_deadline(play)) == ["c"]
+    assert len(said(play, "rendezvous_waits")) == 1
+    fail(fail(play, "c"), "c")
+    assert called_back(pass_deadline(play)) == ["c"], "and again when people next learn of the wait"
+    assert ordered(play >> NodeJoined("c", -1)) == "ac"
+    assert coordinator.restarts_used(play.state) == 0
 
 
 def test_two_nodes_are_not_set_aside_for_each_other() -> None:
