@@ -77,6 +77,9 @@ class UserSupervisors:
         self._login_of = login_of
         self._users: dict[str, _User] = {}
         self._cordon = cordon
+        # False: no cordon is known, and so no end of one. Another node of a user's job may have cordoned that user's
+        # supervisor alone, which keeps that.
+        self._tells_cordon = bool(cordon)
         self._keep_cordon = keep_cordon
         self._is_ending = False
 
@@ -175,7 +178,7 @@ class UserSupervisors:
                 raise ExhaustedError(f"cannot answer user id {user.identity.uid}: {error}; try again") from error
         user.link = link
         self._tasks.start_soon(self._keep, user, link)
-        if self._cordon:
+        if self._tells_cordon:
             await link.tell(messages.Cordon(self._cordon))
         return link
 
@@ -234,6 +237,7 @@ class UserSupervisors:
     def _note_cordon(self, reason: str) -> None:
         if reason != self._cordon:
             self._cordon = reason
+            self._tells_cordon = True
             self._tasks.start_soon(self.tell_all, messages.Cordon(reason))
             if self._keep_cordon is not None:
                 self._tasks.start_soon(self._keep_cordon, reason)

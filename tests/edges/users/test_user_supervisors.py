@@ -186,6 +186,39 @@ async def test_a_later_supervisor_hears_of_the_cordon_too(tmp_path: Path) -> Non
         assert fakes.heard == [messages.Cordon("new cable")] * 3
 
 
+async def test_one_that_is_found_after_the_cordon_has_ended_hears_of_the_end(tmp_path: Path) -> None:
+    """Root's process was away as an operator lifted the cordon, and has kept it."""
+    root, kept = Identity(0, 0, ()), list[str]()
+
+    async def keep(reason: str) -> None:
+        kept.append(reason)
+
+    async with house(tmp_path) as (users, fakes):
+        await _come(users, root)
+        await _come(users, ALICE)
+        fakes.receivers[0].say_cordon("")
+        folders, processes = UserFolders(tmp_path / "run", tmp_path / "state"), SupervisorProcesses(fakes)
+        next_one = UserSupervisors(
+            folders, processes, fakes.tasks, login_of=int, cordon="new cable", keep_cordon=keep
+        )  # fmt: skip
+        await _come(next_one, root)
+        while not (kept and fakes.heard[-1:] == [messages.Cordon("")]):
+            await anyio.lowlevel.checkpoint()
+        assert kept == [""]
+        fakes.heard.clear()
+        await _come(next_one, ALICE)
+        assert fakes.heard == [messages.Cordon("")]
+
+
+async def test_a_next_service_that_knows_of_no_cordon_leaves_that_of_one_user_alone(tmp_path: Path) -> None:
+    """A node of that user's job may have asked for it."""
+    async with house(tmp_path) as (users, fakes):
+        await _come(users, ALICE)
+        folders = UserFolders(tmp_path / "run", tmp_path / "state")
+        await _come(UserSupervisors(folders, SupervisorProcesses(fakes), fakes.tasks, login_of=int), ALICE)
+        assert fakes.heard == []
+
+
 async def test_a_users_word_changes_nothing_for_the_node(tmp_path: Path) -> None:
     async with house(tmp_path) as (users, fakes):
         await _come(users, ALICE)
