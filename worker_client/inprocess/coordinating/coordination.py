@@ -102,6 +102,7 @@ class Coordination:
         Raises Superseded, BarrierTimeout, and ValueError if a value is too long or there are too many.
         """
         with self._changed:
+            self._check_plan()
             key = self._own.assigning, name
             if key not in self._own.exchanged:
                 self._check_names(name)

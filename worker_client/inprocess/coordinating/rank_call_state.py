@@ -281,7 +281,7 @@ def _hear(state: State, event: CallEvent) -> tuple[State, tuple[Word, ...]]:
                 return state, ()
             if event == state.decided:
                 return state, tuple(state.given.values())  # by a coordinator that may know no values
-            return state._replace(decided=event, exchanged={}), ()
+            return state._replace(decided=event, given={}, exchanged={}), ()
         case Exchanged(_, iteration, name, values):
             if iteration < state.iteration:
                 return state, ()
@@ -308,10 +308,11 @@ def _hear_entered(state: State, entered: Entered) -> tuple[State, tuple[Word, ..
     before, state = state.plan, state._replace(admission=_admission(state.admission, entered))
     if state.begun is not None:
         return state, ()
-    is_again = state.plan == before  # by a coordinator that may know no values
-    known: Mapping[tuple[int, str], Mapping[int, str]] = state.exchanged if is_again else {}
+    if state.plan != before:
+        state = state._replace(given={}, exchanged={})
     told = {(each.iteration, each.name): each.values for each in entered.exchanges}
-    return state._replace(exchanged={**known, **told}), tuple(state.given.values()) if is_again else ()
+    # To a coordinator that may know no values.
+    return state._replace(exchanged={**state.exchanged, **told}), tuple(state.given.values())
 
 
 def _admission(present: Admission, told: Admission) -> Admission:

@@ -277,6 +277,17 @@ def test_a_newer_decision_is_followed_though_all_values_are_there(rank: Rank):
     assert "iteration_began" not in rank.said()[2:]
 
 
+def test_no_value_is_given_for_a_decision_that_was_replaced(rank: Rank):
+    rank.enter()
+    rank.coordination.heard(BeginIteration(CALL, 1, 3, frozenset()))
+    rank.coordination.arrive(SOON)
+    rank.coordination.assign(1)
+    rank.coordination.heard(BeginIteration(CALL, 1, 3, frozenset({2})))
+    with pytest.raises(Superseded):
+        rank.coordination.exchange("a", "mine", rank=1, timeout=SOON)
+    assert "exchange_value" not in rank.said()
+
+
 def test_one_who_replaces_a_lost_rank_knows_what_was_exchanged(rank: Rank):
     history = (BeginIteration(CALL, 1, 3, frozenset()),)
     entered = Entered(CALL, 1, history, (Exchanged(CALL, 0, "a", {0: "x"}),))

@@ -180,10 +180,14 @@ def test_another_decision_replaces_the_one_that_is_followed_and_what_was_exchang
     for newer in (decided._replace(iteration=2), decided._replace(anew=True)):
         state, words = step(assigning, newer)
         assert (state.plan, state.exchanged, words) == (newer, {}, ())
-    joining = after(Link.CONNECTED, Move.ENTRY_ASKED, ENTERED, AssignmentBegun(0), told._replace(iteration=0))
+        assert "ExchangeValue" not in kinds(state), "it may be wrong under the newer one"
+        assert step(state, newer)[1] == ()
+    value = VALUE._replace(iteration=0)
+    joining = after(Link.CONNECTED, Move.ENTRY_ASKED, ENTERED, AssignmentBegun(0), told._replace(iteration=0), value)
     entered = Entered(CALL, 2, (decided._replace(iteration=2, anew=True),), ())
     state, words = step(joining, entered)
     assert (state.plan, state.exchanged, words) == (entered, {}, ())
+    assert kinds(state) == ["CallEnter"]
 
 
 # --- an iteration's outcome -----------------------------------------------------------------------------------------
