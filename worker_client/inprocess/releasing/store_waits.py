@@ -12,13 +12,15 @@ import contextlib
 import os
 import socket
 from collections.abc import Generator
+from time import monotonic
 from typing import NamedTuple
 
 from worker_client.bounded_threads import BoundedThread, join_all
 from worker_client.inprocess.releasing import foreign_sockets
 
 PORTS = 64  # from MASTER_PORT on; `holdfast run` has checked that they are free
-LOOKUP_TIMEOUT_S = 1.0  # for MASTER_ADDR's name; the restart waits for it
+LOOKUP_TIMEOUT_S = 1.0  # for MASTER_ADDR's name; the first restart waits for it
+LOOKUP_AGAIN_S = 2.0  # after the beginning of a look-up that has failed
 
 
 class Place(NamedTuple):
@@ -38,18 +40,23 @@ class _Iteration(NamedTuple):
 
 
 class _Lookup:
-    """Looks up a name in the background. A lookup that hangs is not waited for again."""
+    """Looks up a name in the background. Only the first attempt is waited for, and logged."""
 
     def __init__(self, host: str) -> None:
         self.addresses: set[bytes] = set()
         self._host = host
-        self._thread = BoundedThread(f"look up MASTER_ADDR={host}", self._run)
-        self._thread.start()
+        self._begin()
         join_all([self._thread], LOOKUP_TIMEOUT_S)
 
-    @property
-    def has_failed(self) -> bool:
-        return self._thread.join(0) and not self.addresses
+    def repeat_if_failed(self) -> None:
+        is_due = monotonic() >= self._begun_at_s + LOOKUP_AGAIN_S
+        if is_due and self._thread.join(0) and not self.addresses:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._begun_at_s = monotonic()
+        self._thread = BoundedThread(f"look up MASTER_ADDR={self._host}", self._run)
+        self._thread.start()
 
     def _run(self) -> None:
         for *_, address in socket.getaddrinfo(self._host, None, type=socket.SOCK_STREAM):
@@ -89,7 +96,7 @@ def kept() -> Generator[None]:
 def shut_down_store_connections() -> int:
     """Shuts down this iteration's connections to stores; returns how many. 0 outside of a call. Never raises.
 
-    Blocks briefly only if MASTER_ADDR is a name whose lookup has not finished.
+    Blocks briefly only if MASTER_ADDR is a name that was never looked up.
     """
     present = _present
     if present is None:
@@ -154,10 +161,14 @@ def _served_ports(opened: dict[int, int]) -> set[int | None]:
 
 
 def _addresses(host: str) -> set[bytes]:
-    """Returns the addresses of MASTER_ADDR; none if the lookup takes too long."""
+    """Returns the addresses of MASTER_ADDR; none if the lookup takes too long or has failed."""
     numeric = foreign_sockets.packed(host)
     if numeric is not None:
         return {numeric}
-    if host and (host not in _lookups or _lookups[host].has_failed):
+    if not host:
+        return set()
+    if host in _lookups:
+        _lookups[host].repeat_if_failed()
+    else:
         _lookups[host] = _Lookup(host)
-    return set(_lookups[host].addresses) if host else set()
+    return set(_lookups[host].addresses)

@@ -178,15 +178,32 @@ def test_the_address_may_be_a_name_and_its_lookup_is_asked_once(
     assert not asked.acquire(blocking=False)
 
 
-def test_a_lookup_that_fails_is_repeated(monkeypatch: pytest.MonkeyPatch):
-    answers: list[list[tuple[object, ...]]] = [[], [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (HOST, 0))]]
+def test_a_lookup_that_fails_is_repeated_and_no_later_restart_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """A name server that fails after seconds cost each restart LOOKUP_TIMEOUT_S."""
+    attempts, may_go_on, went_on = list[int](), threading.Event(), list[bool]()
 
     def look_up(host: str, port: None, **_: object) -> list[tuple[object, ...]]:
-        if not (answer := answers.pop(0)):
+        attempts.append(len(attempts))
+        if len(attempts) > 1:
+            went_on.append(may_go_on.wait(WAIT_S))
+        if len(attempts) < 3:
             raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
-        return answer
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (HOST, 0))]
+
+    def shut_down_meanwhile() -> int:
+        """Shuts down; the look-up goes on only then."""
+        may_go_on.clear()
+        count = shut_down_store_connections()
+        may_go_on.set()
+        for thread in threading.enumerate():
+            if thread.name.startswith("holdfast-look up"):
+                thread.join(WAIT_S)
+        return count
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(store_waits, "LOOKUP_TIMEOUT_S", 2 * WAIT_S)
     monkeypatch.setenv("MASTER_ADDR", f"node-{os.getpid()}-again.invalid")
     listener = socket.socket()  # create_connection looks up names
     listener.bind((HOST, 0))
@@ -196,8 +213,15 @@ def test_a_lookup_that_fails_is_repeated(monkeypatch: pytest.MonkeyPatch):
         client.connect(listener.getsockname())
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
         assert shut_down_store_connections() == 0
-        assert shut_down_store_connections() == 1
-    assert answers == []
+        monkeypatch.setattr(store_waits, "LOOKUP_AGAIN_S", 60.0, raising=False)
+        assert shut_down_meanwhile() == 0
+        assert len(attempts) == 1, "it has just failed"
+        monkeypatch.setattr(store_waits, "LOOKUP_AGAIN_S", 0.0, raising=False)
+        assert shut_down_meanwhile() == 0
+        assert shut_down_meanwhile() == 0
+        assert shut_down_meanwhile() == 1
+    assert went_on == [True, True]
+    assert [record.getMessage().startswith("cannot look up MASTER_ADDR=") for record in caplog.records] == [True]
 
 
 def test_looking_at_a_socket_changes_nothing_about_it(new_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch):
