@@ -18,6 +18,7 @@ from supervisor.edges.peers.transport.cluster_line import Line, LinkLostError
 from supervisor.edges.peers.transport.cluster_session import SessionError
 
 NODE, LEADER = "node", "leader"
+TERM_BEFORE = 1  # of a leader that was not elected, if it or its record is of an earlier version; others' are greater
 STRANGER = "it does not know the job's token; give all nodes the same token_file"
 
 

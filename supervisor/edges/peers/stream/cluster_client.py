@@ -379,7 +379,7 @@ class ClusterClient:
             raise RefusedError(f"the leader at {self._address} refuses this node: {error}") from error
         except ClusterProtocolError as error:
             raise ClusterProtocolError(f"cannot join: {self._address}: {error}") from error
-        if self._term not in (None, welcome.term):
+        if self._term not in (None, welcome.term) and welcome.term != hello_exchange.TERM_BEFORE:
             raise LeaderChangedError(f"the leader at {self._address} is lost: another process leads there now")
         if not cluster_versions.is_spoken(welcome.protocol_version):
             version = welcome.protocol_version

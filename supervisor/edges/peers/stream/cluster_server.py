@@ -53,7 +53,6 @@ from supervisor.edges.peers.transport.preamble import Place
 GONE_MAX = 100_000  # incarnations that we remember
 REPLACED = "another process has come in its place"
 TERM_BITS = 62
-TERM_BEFORE = 1  # of a leader whose record has none: an earlier version
 
 _log = logging.getLogger("holdfast.cluster")
 
@@ -93,8 +92,8 @@ class ClusterServer:
         self._tls = LeadersTls(tls)
         if term is None and self._session_store.kept is None:
             # A node that knows an earlier process here must learn that this one has none of their messages.
-            term = 1 + secrets.randbits(TERM_BITS)
-        self._term = term or kept.term or TERM_BEFORE
+            term = hello_exchange.TERM_BEFORE + 1 + secrets.randbits(TERM_BITS)
+        self._term = term or kept.term or hello_exchange.TERM_BEFORE
         self._may_answer = may_answer
         self._on_confirmed = on_confirmed
         self._nodes: dict[str, KnownNode] = {}
