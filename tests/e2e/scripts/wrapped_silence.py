@@ -151,7 +151,7 @@ def monitored(call: CallWrapper) -> None:
         CLIENT.send_heartbeat()
         if RANK == 1 and call.iteration == 0 and beat == 1:
             if CASE == "no_beat_deaf":
-                be_beyond_reach()
+                be_beyond_reach(call)
             note("fault")
             execute_python(FOR_EVER_S)
         execute_python(0.2)
