@@ -86,6 +86,16 @@ class FenceMove(NamedTuple):
         self.perform(self.until_s, self.ordered_at_s)
 
 
+class TreeKill(NamedTuple):
+    """An order to end what is left of a cycle, which waits to be read."""
+
+    perform: Callable[[int], None]
+    cycle: int
+
+    def __call__(self) -> None:
+        self.perform(self.cycle)
+
+
 class Processes:
     """The processes that one supervisor has started."""
 
@@ -104,6 +114,7 @@ class Processes:
         self._told_s: float | None = None  # the limit that a spawner gets which is there later
         self._is_well = False  # as last ordered: the fence is moved continuously
         self._played_since_s = -math.inf  # the fence; before, all was well, and it was moved continuously
+        self._never_starts: int | None = None  # the cycle whose end the spawner has read together with its start
         self.spoilt = Spoilt()
 
     def perform(self, action: node_messages.Action) -> None:
@@ -115,7 +126,7 @@ class Processes:
                 self.by_spawner(partial(self._signal, action))
             case node_messages.KillTree(cycle=cycle):
                 self._world.note_signal(self._host, action)
-                self.by_spawner(partial(self._kill_tree, cycle))
+                self.by_spawner(TreeKill(self._kill_tree, cycle))
             case node_messages.StartSpawner(number=number):
                 self._start_spawner(number)
             case node_messages.PrepareStore(cycle=cycle):
@@ -245,6 +256,7 @@ class Processes:
         self.ranks = [rank for rank in self.ranks if rank.alive]
         first_rank, cycle = action.assignment.first_rank, action.assignment.cycle
         fails_from, self.spoilt.spawn_fails_from = self.spoilt.spawn_fails_from, None
+        self.by_spawner(partial(self._read_start, cycle), 0.0)
         for local_rank in range(self._world.setup.rules.local_world_size):
             if fails_from is not None and local_rank >= fails_from:
                 why = "cannot open its log folder: no space left on device"
@@ -254,6 +266,8 @@ class Processes:
 
     def _fork(self, cycle: int, local_rank: int, number: int) -> None:
         world, host = self._world, self._host
+        if cycle == self._never_starts:
+            return
         if world.timeline.now_s >= self._fence_s:
             self._read_fences()
         if world.timeline.now_s >= self._fence_s:
@@ -268,6 +282,11 @@ class Processes:
         world.timeline.after(world.random.uniform(0.0, START_MAX_S), partial(self._hello, rank))
         life_s = world.random.uniform(*world.setup.life_s)
         world.timeline.after(life_s, partial(self.finish, rank))
+
+    def _read_start(self, cycle: int) -> None:
+        """Drops a start if the end of its cycle waits to be read, too, as a spawner that was stopped does."""
+        if any(what == TreeKill(self._kill_tree, cycle) for _, _, what in self._told):
+            self._never_starts = cycle
 
     def _read_fences(self) -> None:
         """Hears the fences that wait: a spawner reads what has come during a start before it ends anything.

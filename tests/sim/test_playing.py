@@ -115,6 +115,9 @@ def test_a_job_that_a_scheduler_ends_with_its_ranks_has_not_failed():
         (110038868, 3, (0,)),  # a supervisor continues, orders what it had decided, and then sees its fence
         (110052676, 2, (0, 1)),
         (50008426, 3, (0,)),  # a message waits for a relay that is cut off, and its node has another connection
+        (110108674, 4, (0, 2)),  # a spawner continues, and reads a start together with the end of its cycle
+        (110173183, 4, (2, 4)),
+        (110197227, 2, (1, 2)),
     ],
 )
 def test_seeds_that_have_found_something(seed: int, nodes: int, numbers: tuple[int, ...]):

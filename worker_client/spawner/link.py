@@ -39,12 +39,17 @@ class Link:
     @property
     def is_readable(self) -> bool:
         """Whether something has arrived that was not received yet, be it the end of the stream."""
+        if self.lost:
+            return False
         poll = select.poll()
         poll.register(self.fd, select.POLLIN)
         return bool(poll.poll(0))
 
-    def receive(self) -> list[spawner_link.Message]:
-        """Returns what has arrived. Sets `lost` at the stream's end. Raises SpawnerProtocolError, FrameTooLongError."""
+    def receive(self, *, everything: bool = False) -> list[spawner_link.Message]:
+        """Returns what has arrived, at most READ_BYTES unless `everything` is wanted. Sets `lost` at the stream's end.
+
+        Raises SpawnerProtocolError, FrameTooLongError.
+        """
         link = self._as_socket()
         try:
             data, extras, _, _ = link.recvmsg(READ_BYTES, _EXTRAS_BYTES_MAX, socket.MSG_CMSG_CLOEXEC)
@@ -61,7 +66,10 @@ class Link:
             self.lost = True
             self._forget_unsent()
             return []
-        return [spawner_link.decode(payload) for payload in self._decoder.feed(data)]
+        messages = [spawner_link.decode(payload) for payload in self._decoder.feed(data)]
+        while everything and self.is_readable:
+            messages += self.receive()
+        return messages
 
     def send(self, message: spawner_link.Message) -> None:
         """Queues `message` and sends what the socket takes now; does nothing once the supervisor is lost."""

@@ -30,7 +30,7 @@ from .link import Link
 from .oom_kills import OomCounter, oom_counter
 from .prefork_pool import PreforkPool
 from .spawner_cycle_logs import CycleLogs
-from .spawner_fence import Fence
+from .spawner_fence import Fence, without_ended_starts
 from .start_method import Method
 from .stores import Stores, Waiting
 from .supervisor_reconnect import SupervisorReconnect
@@ -78,7 +78,7 @@ class Spawner:
         self._fence = Fence(
             self._events,
             lambda: self._killing.start(None, _nothing),
-            is_told=lambda: not self._link.lost and self._link.is_readable,
+            is_told=lambda: self._link.is_readable,
         )
         self._records = UnreportedExits(settings.exit_record_dir, settings.job_id)
         self._stores = Stores(
@@ -137,11 +137,11 @@ class Spawner:
     def _on_link(self) -> None:
         self._link.flush()
         try:
-            messages = self._link.receive()
+            messages = self._link.receive(everything=self._fence.has_passed)
         except (SpawnerProtocolError, FrameTooLongError):
             self._link.lost = True  # An unintelligible supervisor is as good as none.
             messages = []
-        for message in messages:
+        for message in without_ended_starts(messages):
             self._perform(message)
         if self._link.lost:
             self._on_lost()
@@ -398,7 +398,7 @@ class Spawner:
 
     def _on_return(self) -> None:
         """Accepts a supervisor whose predecessor must be gone."""
-        while not self._link.lost and self._link.is_readable:
+        while self._link.is_readable:
             self._on_link()  # its end may wait to be read, after the last that it has said
         returned = self._reconnect.accept(is_awaited=self._link.lost)
         if returned is None:

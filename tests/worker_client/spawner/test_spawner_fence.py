@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
-from holdfast_wire.spawner_link import Exited, Fence, KillTree, Spawn, Spawned
+from holdfast_wire import framing, spawner_link
+from holdfast_wire.spawner_link import Emptied, Exited, Fence, Keep, KillTree, Spawn, Spawned
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, is_alive, until, worker
@@ -109,3 +111,37 @@ def test_a_fence_that_was_moved_in_time_saves_what_started_late(script: Script, 
         rig.process.send_signal(signal.SIGCONT)
         rig.receive(Spawned, lambda each: each.local_rank == 1)
         assert_others_run(rig)
+
+
+def test_a_stopped_spawner_starts_nothing_of_a_cycle_that_was_ended_meanwhile(script: Script, tmp_path: Path) -> None:
+    """Its node was cut off and has ended its workers. Others may have begun the next cycle before it continues."""
+    with Rig(script("open('started', 'w')"), str(tmp_path), cwd=tmp_path) as rig:
+        until_ns = time.monotonic_ns() + 60_000_000_000
+        rig.send(Fence(until_ns))
+        rig.run(worker())
+        (tmp_path / "started").unlink()
+        stop(rig)
+        rig.send(Keep({}, 0, (Spawn(1, (worker(), worker(1))),)))
+        rig.send(Fence(until_ns + 1))
+        rig.send(Keep({}, 0, (KillTree(1),)))
+        rig.process.send_signal(signal.SIGCONT)
+        rig.receive(Emptied, lambda each: each.cycle == 1)
+        assert not rig.pending(Spawned)
+        assert not (tmp_path / "started").exists()
+        rig.run(worker(), cycle=2)
+
+
+def test_a_spawner_that_was_stopped_past_its_fence_reads_all_before_it_starts_anything(
+    script: Script, tmp_path: Path
+) -> None:
+    with Rig(script("import time; time.sleep(60)"), str(tmp_path)) as rig:
+        rig.send(Fence(time.monotonic_ns() - 1))
+        rig.run(worker())  # by then it has read all
+        stop(rig)
+        start = spawner_link.encode(Spawn(1, (worker(),)))
+        frame = framing.encode(start, frame_bytes_max=framing.SPAWNER_FRAME_BYTES_MAX)
+        socket.send_fds(rig.socket, [frame], [2])  # what follows a descriptor is received later
+        rig.send(KillTree(1))
+        rig.process.send_signal(signal.SIGCONT)
+        rig.receive(Emptied, lambda each: each.cycle == 1)
+        assert not rig.pending(Spawned)
