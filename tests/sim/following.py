@@ -113,10 +113,10 @@ class Client:
 
     # --- decisions
 
-    def begin(self, join_timeout_s: float, *, again: bool = False) -> None:
-        """Looks for the leader. `again`: see leader_link.Begun."""
+    def begin(self, join_timeout_s: float, *, again: bool = False, ranks_until_s: float = math.inf) -> None:
+        """Looks for the leader. `again`, `ranks_until_s`: see leader_loss_detection.Begun."""
         if not self.is_over:
-            self._decide(leader_loss_detection.Begun(join_timeout_s, again))
+            self._decide(leader_loss_detection.Begun(join_timeout_s, again, ranks_until_s))
             self._connect()
 
     def _decide(self, event: leader_loss_detection.Event) -> None:

@@ -118,6 +118,7 @@ def test_a_job_that_a_scheduler_ends_with_its_ranks_has_not_failed():
         (110108674, 4, (0, 2)),  # a spawner continues, and reads a start together with the end of its cycle
         (110173183, 4, (2, 4)),
         (110197227, 2, (1, 2)),
+        (110197022, 5, (0,)),  # a node waits for a relay of its next leader until its ranks have to end
     ],
 )
 def test_seeds_that_have_found_something(seed: int, nodes: int, numbers: tuple[int, ...]):

@@ -237,7 +237,11 @@ class Voter:
 
         client = Client(self.host, leader_term.server, on_lost=lost, on_fence=self._move_fence)
         self._client = client, leader_term
-        self._timeline.after(0.0, lambda: self.host.receive(lambda: client.begin(FENCE_S)))
+
+        def begin() -> None:
+            client.begin(FENCE_S, ranks_until_s=self.fence_until_s)
+
+        self._timeline.after(0.0, lambda: self.host.receive(begin))
 
     def _move_fence(self, until_s: float) -> None:
         if until_s == ALL_IS_WELL:

@@ -16,6 +16,7 @@ from supervisor.core.election import link_silence
 from supervisor.core.fence_times import FENCE_S
 
 DIRECTLY_S = 3.0  # so long before it gives up, a node waits for no relay any more; two attempts take up to 2 s
+RANKS_DIRECTLY_S = 2.0  # the same before its ranks end
 MISSED_S = 5.0  # until people learn that a leader has not answered so far
 RETURNS_S = 30.0  # for so long, a leader that was lost may be stalled or cut off before it returns
 
@@ -26,10 +27,12 @@ class Begun(msgspec.Struct, frozen=True):
     """The leader is looked for. `join_timeout_s`: for so long, if it was never reached.
 
     `again`: this node was in touch with it before, so it may have ended, and nobody starts it later: RETURNS_S at most.
+    `ranks_until_s`: until when this node's ranks may run without it; once that is over, none run.
     """
 
     join_timeout_s: float
     again: bool = False
+    ranks_until_s: float = math.inf
 
 
 class NotReached(msgspec.Struct, frozen=True):
@@ -110,14 +113,17 @@ class State(msgspec.Struct, frozen=True):
     again: bool = False  # see Begun
     is_told: bool = False  # people know that it is looked for
     began_at_s: float = -math.inf  # the search
+    ranks_until_s: float = math.inf  # see Begun
 
 
 def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Action, ...]]:
     match event:
-        case Begun(join_timeout_s, again):
+        case Begun(join_timeout_s, again, ranks_until_s):
             seeks_s = min(join_timeout_s, RETURNS_S) if again else join_timeout_s
             until_s = now_s + seeks_s if state.known_at_s is None else state.known_at_s + FENCE_S
-            return msgspec.structs.replace(state, is_up=False, due_s=until_s, again=again, began_at_s=now_s), ()
+            ranks_until_s = ranks_until_s if now_s < ranks_until_s else math.inf
+            state = msgspec.structs.replace(state, is_up=False, due_s=until_s, again=again, began_at_s=now_s)
+            return msgspec.structs.replace(state, ranks_until_s=ranks_until_s), ()
         case NotReached(why, is_gone):
             ends_soon = is_gone and state.again and state.known_at_s is None  # A supervisor may be restarted.
             due_s = min(state.due_s, now_s + FENCE_S) if ends_soon else state.due_s
@@ -162,7 +168,8 @@ def may_wait_for_relay(state: State, now_s: float) -> bool:
 
     One that was connected may not have the time; nor may one whose ranks run until it has found the next leader.
     """
-    return state.known_at_s is None and now_s < state.due_s - DIRECTLY_S
+    until_s = min(state.due_s - DIRECTLY_S, state.ranks_until_s - RANKS_DIRECTLY_S)
+    return state.known_at_s is None and now_s < until_s
 
 
 def _say(state: State, why: str, now_s: float) -> tuple[State, tuple[Say, ...]]:

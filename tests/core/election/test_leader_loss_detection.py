@@ -76,6 +76,15 @@ def test_a_node_waits_for_a_relay_unless_it_was_connected_or_has_little_time_lef
     assert not leader_loss_detection.may_wait_for_relay(play.state, 0.0)
 
 
+def test_a_node_whose_ranks_soon_end_without_their_leader_waits_for_no_relay() -> None:
+    play = link()
+    play >> Begun(FENCE_S, ranks_until_s=2.5)
+    assert leader_loss_detection.may_wait_for_relay(play.state, 0.49)
+    assert not leader_loss_detection.may_wait_for_relay(play.state, 0.5)
+    play >> Begun(FENCE_S, ranks_until_s=0.0)  # No rank runs any more.
+    assert leader_loss_detection.may_wait_for_relay(play.state, 0.5)
+
+
 def test_without_an_attempt_the_reason_is_that_it_was_never_reached() -> None:
     play = link(known_at_s=-FENCE_S)
     (

@@ -289,7 +289,7 @@ class ElectedPeers:
     async def _follow(self, client: ClusterClient, link: anyio.CancelScope) -> None:
         """Follows a leader until it is no longer heard."""
         with link:
-            await client.run(join_timeout_s=FENCE_S)
+            await client.run(join_timeout_s=FENCE_S, ranks_until_s=self._state.fence.until_s)
         self._client = None
         why = self._lost[0] if self._lost else "its connection ended"
         if not link.cancel_called:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio  # anyio has neither callbacks nor a timer of its own
 import logging
+import math
 import random
 import secrets
 import ssl
@@ -163,14 +164,14 @@ class ClusterClient:
     async def until_all_is_heard(self) -> None:
         await self._conversation.until_all_is_heard()
 
-    async def run(self, *, join_timeout_s: float, again: bool = False) -> None:
+    async def run(self, *, join_timeout_s: float, again: bool = False, ranks_until_s: float = math.inf) -> None:
         """Runs until cancelled, or until the leader is lost or refuses this node.
 
-        `again`: see leader_loss_detection.Begun.
+        `again`, `ranks_until_s`: see leader_loss_detection.Begun.
         """
         async with anyio.create_task_group() as self._tasks:
             try:
-                await self._keep_in_touch(leader_loss_detection.Begun(join_timeout_s, again))
+                await self._keep_in_touch(leader_loss_detection.Begun(join_timeout_s, again, ranks_until_s))
             except (RefusedError, LeaderChangedError, LinkLostError) as error:
                 self.is_refused = isinstance(error, RefusedError)
                 self._on_lost(str(error))
