@@ -12,7 +12,15 @@ from typing import TypeVar, assert_never
 
 import msgspec
 
-from supervisor.core.node import hang_response, node_messages, rank_monitor, spawner_deadlines, worker_group
+from supervisor.core.node import (
+    hang_response,
+    node_messages,
+    rank_monitor,
+    ranks_without_client,
+    slow_exits,
+    spawner_deadlines,
+    worker_group,
+)
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.rank_silence import moved_s, without_absences
 
@@ -33,6 +41,7 @@ def noted(machines: JobMachines, pause: node_messages.ProcessPaused, now_s: floa
         pauses=pauses,
         spawner=_answered_later(machines.spawner, pause.since_s, now_s),
         group=_ended_later(machines.group, now_s - pause.since_s),
+        plain=_told_later(machines.plain, now_s - pause.since_s),
         hangs=_examined_later(machines.hangs, now_s - pause.since_s),
     )
 
@@ -82,6 +91,16 @@ def _ended_later(state: worker_group.State, paused_s: float) -> worker_group.Sta
             return msgspec.structs.replace(state, grace_until_s=until_s + paused_s)
         case _:
             return state
+
+
+def _told_later(state: ranks_without_client.State, paused_s: float) -> ranks_without_client.State:
+    """Returns the state with the time that people read ranks have left, as the group has moved it."""
+    ending = state.ending
+    if ending.since_s is None:
+        return state
+    looks_until_s = None if ending.looks_until_s is None else ending.looks_until_s + paused_s
+    ending = slow_exits.State(ending.since_s + paused_s, ending.until_s + paused_s, ending.told, looks_until_s)
+    return msgspec.structs.replace(state, ending=ending)
 
 
 def _examined_later(state: hang_response.State, paused_s: float) -> hang_response.State:

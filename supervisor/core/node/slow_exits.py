@@ -30,7 +30,7 @@ _NEVER_WAITED_FOR = ("holdfast", "QueueFeederThread")  # daemon threads: ours, a
 class State(msgspec.Struct, frozen=True):
     since_s: float | None = None  # when the ranks got the signal; None: none is to end
     until_s: float = 0.0  # what is left then is killed
-    told: int = 0  # how often
+    told: int = 0  # how many of the moments have passed
     looks_until_s: float | None = None  # a look is under way
 
 
@@ -85,6 +85,8 @@ def step(
     text = _sentence(alive, looks, state.until_s - now_s, by_signal=by_signal)
     said = JobEvent("ranks_awaited", text, cycle, alive[0] if len(alive) == 1 else None)
     state = msgspec.structs.replace(state, told=state.told + 1, looks_until_s=None)
+    while (due_s := next_deadline_s(state)) is not None and due_s <= now_s:  # This process may have been stopped.
+        state = msgspec.structs.replace(state, told=state.told + 1)
     return state, (node_messages.Publish(job_id, said),)
 
 

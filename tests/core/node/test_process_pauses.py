@@ -107,6 +107,15 @@ def test_a_rank_that_was_suspended_after_its_sigterm_keeps_its_grace() -> None:
     assert job.of(node_messages.KillTree)
 
 
+def test_people_read_the_time_that_a_rank_has_left_without_the_pause() -> None:
+    job = running(rules(1)).send(node_messages.StopRequested(JOB, "enough", grace_s=30.0))
+    job.send(ProcessPaused(job.now_s + 1.0), at=job.now_s + 5001.0).send(DeadlineReached())
+    assert job.said("ranks_awaited") == []
+    job.send(DeadlineReached(), at=job.now_s + 1.0)  # the ranks are looked at, in vain
+    job.send(DeadlineReached(), at=job.now_s + 2.0)
+    assert job.said("ranks_awaited") == ["rank 0 has 26 s left to end"]
+
+
 def test_a_hung_rank_that_was_suspended_after_its_signal_keeps_its_time() -> None:
     job = running(rules(1, hang_limits=LIMITS, evidence_budget_s=0.0, rank_termination_signal=int(signal.SIGTERM)))
     job.send(ClientJoined(JOB, 0, 0, LIMITS, beating(0.0)))

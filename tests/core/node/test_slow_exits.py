@@ -122,6 +122,15 @@ def test_it_is_told_more_and_more_rarely_and_not_beyond_the_end() -> None:
     assert at_s == [2.0, 10.0, 30.0, 60.0, 120.0, 240.0]
 
 
+def test_moments_that_have_passed_while_the_supervisor_was_stopped_are_told_once() -> None:
+    state, _, _ = advanced(State(), worker_messages.StopWorkers(15, 300.0), 0.0)
+    state, _, looks = advanced(state, DUE, 31.0)
+    assert looks
+    state, told, _ = advanced(state, node_messages.RanksLookedAt("j", 0), 31.1)
+    assert len(told) == 1
+    assert next_deadline_s(state) == 60.0
+
+
 def test_a_signal_that_caused_the_fault_gives_more_time() -> None:
     state, _, _ = advanced(State(), worker_messages.StopWorkers(15, 15.0, for_restart=True), 0.0)
     state, _, _ = advanced(state, worker_messages.StopWorkers(15, 1800.0, by_signal=True), 0.1)
