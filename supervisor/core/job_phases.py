@@ -126,6 +126,7 @@ class State(msgspec.Struct, frozen=True):
     assignment: Assignment | None = None
     cycle_started_at_s: float | None = None
     restarts_used: int = 0  # according to the newest StartCycle
+    decided: Verdict | None = None  # how the job ends, as its leader has said; None: it goes on, or is stopped
     stop_reason: str = ""  # of a stop asked for on this node, whose workers then stop at once; "": none
     stop_signal: int = 0  # 0: a command
     stop_is_final: bool = False  # an operator's, after which no scheduler may start the job again

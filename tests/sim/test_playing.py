@@ -114,6 +114,8 @@ def test_a_job_that_a_scheduler_ends_with_its_ranks_has_not_failed():
         (110092365, 4, (0, 6, 8)),  # a node learns how the run before ended while its ranks still end, and only once
         (110038868, 3, (0,)),  # a supervisor continues, orders what it had decided, and then sees its fence
         (110052676, 2, (0, 1)),
+        (110156376, 3, (0, 1, 3)),  # the data are lost just before the verdict is told
+        (110220461, 3, (1, 2, 3, 4)),
         (110147842, 1, (0, 1, 2, 3)),  # a supervisor was stopped while it waited for ranks to end
         (110183263, 3, (1, 3, 4)),
         (110257385, 1, (5, 6, 7)),

@@ -631,7 +631,7 @@ class NodeReport(_message.Message):
     def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckReport, _Mapping]]] = ..., leaves: _Optional[_Iterable[str]] = ..., cordon_ends: bool = ...) -> None: ...
 
 class NodeStands(_message.Message):
-    __slots__ = ["all_succeeded", "assignment", "cordoned", "cycle", "excluded", "first_failure", "heard_ago_s", "heard_cycle", "leave", "left", "left_ago_s", "left_term", "lost", "met_term", "newest_term", "node", "reason", "restart_allowed", "restarts_used", "rules", "state", "stop_is_final", "stop_reason", "stop_signal", "store_host", "store_port"]
+    __slots__ = ["all_succeeded", "assignment", "cordoned", "cycle", "excluded", "first_failure", "heard_ago_s", "heard_cycle", "leave", "left", "left_ago_s", "left_term", "lost", "met_term", "newest_term", "node", "reason", "restart_allowed", "restarts_used", "rules", "state", "stop_is_final", "stop_reason", "stop_signal", "store_host", "store_port", "verdict"]
     ALL_SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     CORDONED_FIELD_NUMBER: _ClassVar[int]
@@ -658,6 +658,7 @@ class NodeStands(_message.Message):
     STOP_SIGNAL_FIELD_NUMBER: _ClassVar[int]
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
     STORE_PORT_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
     all_succeeded: bool
     assignment: Assignment
     cordoned: str
@@ -684,7 +685,8 @@ class NodeStands(_message.Message):
     stop_signal: int
     store_host: str
     store_port: int
-    def __init__(self, node: _Optional[str] = ..., rules: _Optional[_Union[JobRules, _Mapping]] = ..., state: _Optional[str] = ..., cycle: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., first_failure: _Optional[str] = ..., restart_allowed: bool = ..., lost: _Optional[_Iterable[int]] = ..., all_succeeded: bool = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., left_ago_s: _Optional[float] = ..., met_term: _Optional[int] = ..., newest_term: _Optional[int] = ..., stop_reason: _Optional[str] = ..., stop_signal: _Optional[int] = ..., left: _Optional[str] = ..., stop_is_final: bool = ..., leave: _Optional[_Union[LeaveAsked, _Mapping]] = ..., cordoned: _Optional[str] = ..., excluded: _Optional[str] = ..., left_term: _Optional[int] = ..., heard_cycle: _Optional[int] = ..., heard_ago_s: _Optional[float] = ...) -> None: ...
+    verdict: Verdict
+    def __init__(self, node: _Optional[str] = ..., rules: _Optional[_Union[JobRules, _Mapping]] = ..., state: _Optional[str] = ..., cycle: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., first_failure: _Optional[str] = ..., restart_allowed: bool = ..., lost: _Optional[_Iterable[int]] = ..., all_succeeded: bool = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., left_ago_s: _Optional[float] = ..., met_term: _Optional[int] = ..., newest_term: _Optional[int] = ..., stop_reason: _Optional[str] = ..., stop_signal: _Optional[int] = ..., left: _Optional[str] = ..., stop_is_final: bool = ..., leave: _Optional[_Union[LeaveAsked, _Mapping]] = ..., cordoned: _Optional[str] = ..., excluded: _Optional[str] = ..., left_term: _Optional[int] = ..., heard_cycle: _Optional[int] = ..., heard_ago_s: _Optional[float] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ...) -> None: ...
 
 class NodeStopped(_message.Message):
     __slots__ = ["all_succeeded", "cause", "node"]
@@ -1381,16 +1383,18 @@ class Whole(_message.Message):
     def __init__(self, job: _Optional[_Union[JobReport, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeReport, _Mapping]]] = ...) -> None: ...
 
 class WindDown(_message.Message):
-    __slots__ = ["at_once", "grace_s", "reason", "signal"]
+    __slots__ = ["at_once", "grace_s", "reason", "signal", "verdict"]
     AT_ONCE_FIELD_NUMBER: _ClassVar[int]
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
     at_once: bool
     grace_s: float
     reason: str
     signal: int
-    def __init__(self, reason: _Optional[str] = ..., signal: _Optional[int] = ..., at_once: bool = ..., grace_s: _Optional[float] = ...) -> None: ...
+    verdict: Verdict
+    def __init__(self, reason: _Optional[str] = ..., signal: _Optional[int] = ..., at_once: bool = ..., grace_s: _Optional[float] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ...) -> None: ...
 
 class Word(_message.Message):
     __slots__ = ["barrier_arrive", "call_enter", "call_leave", "exchange_value", "faults_reported", "iteration_began", "lost", "rank_fault", "started"]

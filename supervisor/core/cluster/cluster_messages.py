@@ -10,7 +10,7 @@ import enum
 import msgspec
 
 from supervisor.core.announcements import Announcement
-from supervisor.core.facts import Assignment, Cause, Evidence, JobEvent, JobRules
+from supervisor.core.facts import Assignment, Cause, Evidence, JobEvent, JobRules, Verdict
 from supervisor.core.leader_ledger import Former, Ledger
 from supervisor.core.orders import Order
 from supervisor.core.wrapped_calls.call_messages import Told
@@ -226,6 +226,7 @@ class NodeStands(msgspec.Struct, frozen=True):
     left_term: int = 0  # of the leader that it has left; 0: unknown
     heard_cycle: int = -1  # of that leader's last heartbeat that counted (leader_heartbeats.py); -1: there was none
     heard_ago_s: float = 0.0  # time since then
+    verdict: Verdict | None = None  # how the job ends, as a leader has told this node
 
 
 class DeadlineReached(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ import msgspec
 
 from supervisor.core.cluster import node_states
 from supervisor.core.cluster.cluster_messages import MemberState, NodeStands
+from supervisor.core.facts import Verdict
 from supervisor.core.leader_ledger import Ledger
 
 _IDLE = (MemberState.OPENED, MemberState.JOINED, MemberState.DOWN)
@@ -48,6 +49,12 @@ class InheritedCycle(msgspec.Struct, frozen=True):
     def lost(self) -> tuple[int, ...]:
         """Returns the ranks that a wrapped call has gone on without."""
         return tuple(rank for each in self.parts.values() for rank in each.lost)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Returns how the job ends, as a leader has told its nodes; the final one, which names the cause, first."""
+        told = sorted(self.parts.values(), key=lambda each: each.state is not MemberState.INFORMED)
+        return next((each.verdict for each in told if each.verdict is not None), None)
 
     def missing(self, group_size: int) -> tuple[int, ...]:
         there = {*self.parts, *self.waiting, *self.vacant}

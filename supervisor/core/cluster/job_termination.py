@@ -65,7 +65,7 @@ def wind_down(state: State, outcome: Verdict | Stop, now_s: float, *, may_be_sto
         may_be_stop_until_s=now_s + STOP_FOLLOWS_S if may_be_stop and stop is None else None,
     )
     state = msgspec.structs.replace(state, phase=phase)
-    order = orders.WindDown(outcome.reason, signal, grace_s=grace_s)
+    order = orders.WindDown(outcome.reason, signal, grace_s=grace_s, verdict=_decided(phase))
     return _conclude_if_stopped(state, phase, now_s, _to_all(state, order))
 
 
@@ -81,7 +81,7 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
             return _conclude_if_stopped(with_member(state, node, stopped), phase, now_s, ())
         case cluster_messages.JobOpened(node):
             state = with_member(state, node, Member(MemberState.OPENED))
-            return state, (Send(node, orders.WindDown(phase.outcome.reason)),)
+            return state, (Send(node, orders.WindDown(phase.outcome.reason, verdict=_decided(phase))),)
         case cluster_messages.NodeStands(node, state=stands, all_succeeded=all_succeeded):
             if stands in GONE or stands is MemberState.STOPPED:
                 stopped = Member(stands, all_succeeded=all_succeeded)
@@ -89,7 +89,9 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
             known = state.members.get(node)
             if known is None or known.state in UNHEARD:  # A lost node is a new process now, or has come back.
                 known = Member(MemberState.OPENED)
-            return with_member(state, node, known), (Send(node, orders.WindDown(phase.outcome.reason)),)
+            return with_member(state, node, known), (
+                Send(node, orders.WindDown(phase.outcome.reason, verdict=_decided(phase))),
+            )
         case cluster_messages.NodeLost() if event.node in state.members:
             return _conclude_if_stopped(without(state, event), phase, now_s, ())
         case (
@@ -177,6 +179,11 @@ def _stop_again(state: State, phase: WindingDown, event: cluster_messages.StopAs
     phase = msgspec.structs.replace(phase, asked_at_s=now_s, until_s=until_s)
     order = orders.WindDown(event.reason, event.signal, at_once=at_once, grace_s=event.grace_s)
     return msgspec.structs.replace(state, phase=phase), _to_all(state, order)
+
+
+def _decided(phase: WindingDown) -> Verdict | None:
+    """Returns the verdict, which the nodes keep for the next leader, in case the backend loses the ledger."""
+    return phase.outcome if isinstance(phase.outcome, Verdict) and phase.may_be_stop_until_s is None else None
 
 
 def _until_s(state: State, signal: int, grace_s: float | None, now_s: float) -> float:

@@ -357,7 +357,7 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
     state, missing = with_parts(state, names), inherited.missing(group_size)
     leaves = tuple(each.leave for each in stands.values() if each.leave is not None)
     later = (*phase.later, *leaves)
-    outcome = _outcome(ledger, parts)
+    outcome = _outcome(ledger, inherited)
     if outcome is not None:
         state = with_parts(state, names or tuple(parts[rank].node for rank in sorted(parts)))
         state, actions = job_termination.wind_down(state, outcome, now_s, may_be_stop=ledger.may_be_stop)
@@ -384,18 +384,18 @@ def _asks_for_stop(event: Event) -> bool:
     return event.or_stop if is_leave else isinstance(event, cluster_messages.StopAsked)
 
 
-def _outcome(ledger: Ledger, parts: dict[int, NodeStands]) -> Verdict | Stop | None:
-    """Returns how the job is ending: as the ledger says, or as was asked for on a node while no leader knew of it."""
+def _outcome(ledger: Ledger, inherited: InheritedCycle) -> Verdict | Stop | None:
+    """Returns how the job is ending: as the ledger says, or a node that was told so, or asked while no leader knew."""
     if ledger.verdict is not None and not ledger.may_be_stop:
         return ledger.verdict
     if ledger.stop_signal is not None:
         return Stop(ledger.stop_signal, ledger.stop_reason, is_final=ledger.stop_is_final)
     asked = (
         Stop(each.stop_signal, each.stop_reason, is_final=each.stop_is_final)
-        for each in parts.values()
+        for each in inherited.parts.values()
         if each.stop_reason
     )
-    return next(asked, ledger.verdict)
+    return inherited.verdict or next(asked, ledger.verdict)
 
 
 def _member(stands: NodeStands, cycle: int) -> Member:

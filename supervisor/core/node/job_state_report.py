@@ -34,6 +34,7 @@ def state_report(state: State) -> NodeStands:
         cordoned=state.cordoned,
         excluded=state.excluded,
         leave=state.leaving.asked if state.leaving is not None and not state.leaving.is_alone else None,
+        verdict=phases.verdict_of(state) or state.decided,
     )
 
 

@@ -145,6 +145,7 @@ def stop_group(state: State, then: phases.Then, reason: str, order: worker_messa
 
 def wind_down(state: State, event: orders.WindDown, verdict: Verdict | None = None) -> Outcome:
     """Ends this node's part of the job, which has ended without it if there is a `verdict`."""
+    state = msgspec.structs.replace(state, decided=event.verdict or state.decided)
     stop = worker_messages.KillWorkers() if event.at_once else stop_order(state, event.signal, event.grace_s)
     match state.phase:
         case phases.Pending() | phases.Rendezvous() | phases.Down():

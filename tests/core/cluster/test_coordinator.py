@@ -189,8 +189,9 @@ def test_a_fault_between_two_cycles_is_a_new_one() -> None:
         again = JoinAgain(0, f"no python; restarting at once, restarts used {used} of 2")
         assert decisions(play)[0] == Send("a", again)
     play >> NodeFailed("a", -1, "no python")
-    assert decisions(play) == (Send("a", WindDown("no python; restarts used 2 of 2")),)
-    assert concluded(play) == Verdict(JobState.FAILED, 1, "no python; restarts used 2 of 2")
+    verdict = Verdict(JobState.FAILED, 1, "no python; restarts used 2 of 2")
+    assert decisions(play) == (Send("a", WindDown(verdict.reason, verdict=verdict)),)
+    assert concluded(play) == verdict
 
 
 def test_no_spare_steps_in_while_something_of_the_last_cycle_is_left() -> None:

@@ -6,7 +6,7 @@ import msgspec
 
 from supervisor.core.cluster import inherited_cycle
 from supervisor.core.cluster.cluster_messages import MemberState, NodeStands
-from supervisor.core.facts import Assignment, JobRules, NodeFacts
+from supervisor.core.facts import Assignment, JobRules, JobState, NodeFacts, Verdict
 from supervisor.core.leader_ledger import Ledger
 
 LEDGER = Ledger(cycle=4, opened=4, parts=("a", "b", "c"), processes=("a1", "b1", "c1"))
@@ -20,10 +20,11 @@ def stands(
     cycle: int = 4,
     process: str = "",
     all_succeeded: bool = False,
+    verdict: Verdict | None = None,
 ) -> dict[str, NodeStands]:
     part = Assignment(cycle, group_rank, 3, 6, 2 * group_rank) if group_rank is not None else None
     rules = JobRules("job", 2, facts=NodeFacts(process=process or f"{node}1"))
-    said = NodeStands(node, rules, state, cycle if part else -1, part, all_succeeded=all_succeeded)
+    said = NodeStands(node, rules, state, cycle if part else -1, part, all_succeeded=all_succeeded, verdict=verdict)
     return {node: said}
 
 
@@ -97,3 +98,12 @@ def test_a_cycle_is_at_work_while_all_its_nodes_are_or_have_ended_well():
     assert not inherited_cycle.find(LEDGER, nodes).is_at_work, "c has not said anything"
     assert inherited_cycle.find(LEDGER, nodes | stands("c", 2, MemberState.SUCCEEDED)).is_at_work
     assert not inherited_cycle.find(LEDGER, nodes | stands("c", 2, MemberState.FAILED)).is_at_work
+
+
+def test_the_verdict_that_was_final_counts_before_the_one_that_was_to_be():
+    """In between, the leader has learned which rank was the first to fail."""
+    first, final = (Verdict(JobState.FAILED, 1, f"rank {rank} failed") for rank in (0, 2))
+    nodes = stands("a", 0, MemberState.STOPPED, verdict=first) | stands("b", 1, MemberState.INFORMED, verdict=final)
+    assert inherited_cycle.find(LEDGER, nodes).verdict == final
+    assert inherited_cycle.find(LEDGER, stands("a", 0, MemberState.STOPPED, verdict=first)).verdict == first
+    assert inherited_cycle.find(LEDGER, stands("a", 0)).verdict is None

@@ -103,6 +103,19 @@ def test_the_ledger_is_lost_and_all_nodes_of_the_cycle_have_ended_well():
     assert verdict == FORMER
 
 
+@pytest.mark.parametrize("state", [MemberState.FAILED, MemberState.STOPPED, MemberState.INFORMED])
+@pytest.mark.parametrize("verdict", [FORMER, Verdict(JobState.FAILED, 93, "no progress in 3 cycles")])
+def test_the_ledger_is_lost_with_the_verdict_which_a_node_still_knows(state: MemberState, verdict: Verdict):
+    """Seeds 110156376 and 110220461 of the simulator: 'node b has given up the job'."""
+    play = new_leader(Ledger(), term=ERA + 7)
+    play >> stands("a", 0, MemberState.FAILED, reason=verdict.reason)
+    play >> stands("b", 1, state, reason=verdict.reason, verdict=verdict) >> NodeStopped("b", all_succeeded=True) << ()
+    play.at(leader_takeover.TAKE_OVER_S) >> DeadlineReached()
+    assert {each.order for each in play.of(Send)} == {WindDown(verdict.reason, verdict=verdict)}
+    play >> NodeStopped("a", all_succeeded=True)
+    assert {each.order for each in play.of(Send)} == {Conclude(verdict)}
+
+
 def test_the_ledger_is_lost_and_a_node_that_runs_is_not_held_up_by_one_that_is_lost():
     play = new_leader(Ledger())
     play >> stands("a", 0)

@@ -46,8 +46,19 @@ def test_each_phase_in_the_leaders_words(phase: phases.Phase, shown: MemberState
     is_next = isinstance(phase, phases.Stopping) and isinstance(phase.then, phases.StartNext)
     part = NEXT if is_next else PART
     assert said == NodeStands(
-        "a", RULES, shown, part.cycle, part, 1, "why", all_succeeded=isinstance(phase, phases.Stopped)
-    )
+        "a", RULES, shown, part.cycle, part, 1, "why",
+        all_succeeded=isinstance(phase, phases.Stopped),
+        verdict=VERDICT if isinstance(phase, phases.Closing | phases.Ended) else None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("phase", [phases.Rendezvous(), phases.Running(), phases.Stopping(phases.Leave())])
+def test_a_node_that_was_told_how_the_job_ends_tells_it_to_the_next_leader(phase: phases.Phase):
+    """The backend may have lost the ledger in which it was."""
+    after, _ = job.step(state(phase), WindDown("a reason", verdict=VERDICT), now_s=1.0)
+    assert job_state_report.state_report(after).verdict == VERDICT
+    again, _ = job.step(after, WindDown("Ctrl-C", 2, at_once=True), now_s=2.0)
+    assert job_state_report.state_report(again).verdict == VERDICT, "a stop during a verdict changes nothing of it"
 
 
 def test_the_store_is_told_where_others_need_it():
