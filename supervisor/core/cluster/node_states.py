@@ -161,9 +161,9 @@ class Members(msgspec.Struct):
         """Returns how many nodes could take part in a cycle now."""
         return self.candidates if self.segment is None else self.segments * self.segment
 
-    def returning(self, cycle: int) -> int:
-        """Returns nodes of that cycle that have no spawner at present."""
-        return self._returning.get(cycle, 0)
+    def returning(self, cycle: int | None = None) -> int:
+        """Returns how many nodes, of that cycle or of any, have no spawner at present and may take part later."""
+        return sum(self._returning.values()) if cycle is None else self._returning.get(cycle, 0)
 
     def with_rank(self, infrastructure_rank: int | None) -> str | None:
         """Returns the node that reports this rank and may still be present."""

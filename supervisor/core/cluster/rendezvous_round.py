@@ -279,7 +279,7 @@ def _waits_for_more(state: State, phase: Gathering) -> bool:
     failed = [members[node] for node, times in Counter(phase.set_aside).items() if times > 1]
     down = [each for each in failed if each.is_returning]
     if rules.elastic:
-        return members.count(MemberState.OPENED, MemberState.DOWN) > len(down)
+        return members.count(MemberState.OPENED) + members.returning() > len(down)
     return members.returning(state.cycle) > sum(each.cycle == state.cycle for each in down)
 
 

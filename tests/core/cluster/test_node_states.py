@@ -64,6 +64,7 @@ def check(members: Members, rules: RendezvousRules) -> None:
     for cycle in (-1, 0, 1, 2):
         down = [each for each in known.values() if each.state is MemberState.DOWN and not each.excluded]
         assert members.returning(cycle) == sum(each.cycle == cycle for each in down)
+        assert members.returning() == len(down)
     if rules.replacement_group_size is not None:
         sizes = Counter(facts.replacement_group for facts in ready)
         ready = [each for each in ready if each.replacement_group]

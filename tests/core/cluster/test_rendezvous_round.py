@@ -341,6 +341,13 @@ def test_an_elastic_round_waits_a_moment_for_a_node_that_failed_in_the_last_one(
     assert ordered(play >> NodeJoined("c", 0)) == "abc"
 
 
+def test_an_elastic_round_does_not_wait_for_a_cordoned_node() -> None:
+    play = playing(job(2, 3, elastic=True), "a", "b", "c")
+    play >> NodeCordoned("c", "hot") >> NodeFailed("a", 0, "rank 0 died") >> NodeDown("c", 0)
+    fail(play, "c", 0) >> NodeJoined("a", 0) >> NodeJoined("b", 0)
+    assert ordered(play) == "ab"
+
+
 def test_a_round_that_waits_for_a_node_has_those_that_were_not_needed_try_again() -> None:
     play = playing(job(2, 2), "a")
     play >> JobOpened("b", job(2, 2)) >> JobOpened("c", job(2, 2))
