@@ -69,10 +69,11 @@ class UserLink:
             if not is_sent:
                 self._untaken.pop(number, None)
 
-    async def tell(self, message: ToUser) -> None:
-        """Sends a message. Never raises: a supervisor that has gone does not need it."""
+    async def tell(self, message: ToUser) -> bool:
+        """Sends a message. Returns False if the supervisor has gone, or is stuck."""
         with anyio.move_on_after(TAKE_TIMEOUT_S):
-            await self._send(message)
+            return await self._send(message)
+        return False
 
     def tell_at_once(self, message: ToUser) -> None:
         """Sends the last message of this process."""

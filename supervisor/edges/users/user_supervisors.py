@@ -48,6 +48,7 @@ class _User(msgspec.Struct):
     is_starting: bool = False
     failures: int = 0
     was_stopped: bool = False  # by a signal, at some time while the service ends
+    cordon: str = ""  # the last one that its supervisor was told, so that the next one hears of the end
 
 
 class UserSupervisors:
@@ -77,9 +78,7 @@ class UserSupervisors:
         self._login_of = login_of
         self._users: dict[str, _User] = {}
         self._cordon = cordon
-        # False: no cordon is known, and so no end of one. Another node of a user's job may have cordoned that user's
-        # supervisor alone, which keeps that.
-        self._tells_cordon = bool(cordon)
+        self._first_cordon = cordon  # what root's previous process has told those that it left
         self._keep_cordon = keep_cordon
         self._is_ending = False
 
@@ -129,19 +128,15 @@ class UserSupervisors:
             if user.link is not None:
                 user.link.tell_at_once(messages.MakeRoom())
 
-    async def tell_all(self, word: messages.ToUser) -> None:
-        async with anyio.create_task_group() as tasks:
-            for user in self._users.values():
-                if user.link is not None:
-                    tasks.start_soon(user.link.tell, word)
-
     def _user(self, identity: Identity) -> _User:
         if identity.name not in self._users:
             if self._is_ending:
                 raise NotNowError(
                     f"cannot answer user id {identity.uid}: the service of this node is ending; try again once it runs"
                 )
-            self._users[identity.name] = _User(identity, self._folders.of(identity), self._login_of(identity.uid))
+            self._users[identity.name] = _User(
+                identity, self._folders.of(identity), self._login_of(identity.uid), cordon=self._first_cordon
+            )
         return self._users[identity.name]
 
     def _forget_if_unused(self, user: _User) -> None:
@@ -178,8 +173,9 @@ class UserSupervisors:
                 raise ExhaustedError(f"cannot answer user id {user.identity.uid}: {error}; try again") from error
         user.link = link
         self._tasks.start_soon(self._keep, user, link)
-        if self._tells_cordon:
-            await link.tell(messages.Cordon(self._cordon))
+        # Without either, it hears of no end: another node of a user's job may have cordoned that supervisor alone.
+        if self._cordon or user.cordon:
+            await self._tell_cordon(user, link)
         return link
 
     async def _found(self, user: _User) -> UserLink | None:
@@ -237,10 +233,16 @@ class UserSupervisors:
     def _note_cordon(self, reason: str) -> None:
         if reason != self._cordon:
             self._cordon = reason
-            self._tells_cordon = True
-            self._tasks.start_soon(self.tell_all, messages.Cordon(reason))
+            for user in self._users.values():
+                if user.link is not None:
+                    self._tasks.start_soon(self._tell_cordon, user, user.link)
             if self._keep_cordon is not None:
                 self._tasks.start_soon(self._keep_cordon, reason)
+
+    async def _tell_cordon(self, user: _User, link: UserLink) -> None:
+        reason = self._cordon
+        if await link.tell(messages.Cordon(reason)):
+            user.cordon = reason
 
     async def _keep(self, user: _User, link: UserLink) -> None:
         """Watches a supervisor until it ends; restarts it for its jobs unless it was asked to end."""

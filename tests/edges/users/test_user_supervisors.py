@@ -210,6 +210,52 @@ async def test_one_that_is_found_after_the_cordon_has_ended_hears_of_the_end(tmp
         assert fakes.heard == [messages.Cordon("")]
 
 
+async def test_one_that_has_heard_of_the_end_of_a_cordon_hears_of_it_no_more(tmp_path: Path) -> None:
+    """A node of that user's job may have cordoned it since."""
+    root = Identity(0, 0, ())
+    async with house(tmp_path) as (users, fakes):
+        await _come(users, root)
+        await _come(users, ALICE)
+        await _tell(fakes, "new cable", count=2)
+        await _tell(fakes, "", count=2)
+        fakes.end(54321)
+        while len(fakes.starts) < 3:
+            await anyio.lowlevel.checkpoint()
+        await _come(users, ALICE)
+        await _come(users, BOB)
+        assert fakes.heard == []
+
+
+async def test_one_that_was_gone_as_the_cordon_ended_hears_of_the_end_once(tmp_path: Path) -> None:
+    root = Identity(0, 0, ())
+    async with house(tmp_path) as (users, fakes):
+        await _come(users, root)
+        await _come(users, ALICE)
+        await _tell(fakes, "new cable", count=2)
+        fakes.fault = NotNowError("no processes left")
+        fakes.end(54321)
+        with pytest.raises((ExhaustedError, NotNowError)):
+            await _come(users, ALICE)
+        await _tell(fakes, "", count=1)
+        fakes.fault = None
+        await _come(users, ALICE)
+        assert fakes.heard == [messages.Cordon("")]
+        fakes.end(54321)
+        while len(fakes.starts) < 4:
+            await anyio.lowlevel.checkpoint()
+        await _come(users, ALICE)
+        assert fakes.heard == [messages.Cordon("")]
+
+
+async def _tell(fakes: Fakes, reason: str, *, count: int) -> None:
+    """An operator cordons the node, or uncordons it; that many supervisors hear of it."""
+    fakes.receivers[0].say(messages.Cordon(reason))
+    while len(fakes.heard) < count:
+        await anyio.lowlevel.checkpoint()
+    assert fakes.heard == [messages.Cordon(reason)] * count
+    fakes.heard.clear()
+
+
 async def test_a_next_service_that_knows_of_no_cordon_leaves_that_of_one_user_alone(tmp_path: Path) -> None:
     """A node of that user's job may have asked for it."""
     async with house(tmp_path) as (users, fakes):
@@ -371,18 +417,16 @@ async def test_the_end_of_all_starts_each_that_has_crashed_however_often_that_wa
             fakes.end(54321)
 
 
-async def test_a_message_to_all_waits_for_no_user(tmp_path: Path) -> None:
+async def test_the_news_of_a_cordon_waits_for_no_user(tmp_path: Path) -> None:
     async with house(tmp_path) as (users, fakes):
+        await _come(users, Identity(0, 0, ()))
         await _come(users, ALICE)
         await _come(users, BOB)
         link = users._users[ALICE.name].link  # pyright: ignore[reportPrivateUsage]
         assert link is not None
         sending = link._sending  # pyright: ignore[reportPrivateUsage] - held as while the socket is full
-        async with sending, anyio.create_task_group() as tasks:
-            tasks.start_soon(users.tell_all, messages.Cordon("new cable"))
-            while messages.Cordon("new cable") not in fakes.heard:
-                await anyio.lowlevel.checkpoint()
-            tasks.cancel_scope.cancel()
+        async with sending:
+            await _tell(fakes, "new cable", count=2)
 
 
 async def test_nothing_is_kept_of_a_user_whose_supervisor_could_not_be_started(tmp_path: Path) -> None:
