@@ -45,7 +45,7 @@ def test_b4_a_supervisor_whose_records_have_other_names_goes_on_with_a_job(start
     python = renamed_copy(tmp_path)
     with NodeDaemon(tmp_path / "daemon") as daemon:
         launch = start(
-            "--nproc-per-node", "2", "--max-restarts", "2", "--ft-rank-heartbeat-timeout", "1.5",
+            "--nproc-per-node", "2", "--max-restarts", "2", "--ft-rank-heartbeat-timeout", "20",
             MONITORED, "0:0/init,beat-for=600", "0:1/init,beat,await-file,exit=3", "1:*/init,beat,exit=0",
             environment={"HOLDFAST_SOCKET_DIR": str(daemon.socket_dir)},
         )  # fmt: skip

@@ -48,8 +48,11 @@ async def test_a_job_is_prepared_runs_and_ends_in_its_record_and_in_the_journal(
 
 async def test_a_node_that_is_lost_is_shown_so_by_the_leader(tmp_path: Path):
     async with made(tmp_path) as all_of_it:
+        view = all_of_it.jobs.view
         await all_of_it.jobs.job_service.submit(SHARED, {})
-        await settled()
+        with anyio.fail_after(30):
+            while not view.nodes("j"):  # noqa: ASYNC110 - its own node joins by way of a thread; then it has a leader
+                await anyio.sleep(0.01)
         for report in (
             JobOpened("n1", SHARED.rules()),
             NodeJoined("n1", -1),
@@ -58,8 +61,8 @@ async def test_a_node_that_is_lost_is_shown_so_by_the_leader(tmp_path: Path):
             all_of_it.base.inbox.post(Reported("j", report))
         await settled()
         with anyio.fail_after(30):
-            while len(all_of_it.jobs.view.nodes("j")) < 2:  # noqa: ASYNC110 - its own node joins by way of a thread
+            while len(view.nodes("j")) < 2:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
-        assert [(node.name, node.state, node.reason) for node in all_of_it.jobs.view.nodes("j")] == [
+        assert [(node.name, node.state, node.reason) for node in view.nodes("j")] == [
             ("n0", "ready", ""), ("n1", "lost", "node n1 is lost: silence"),
         ]  # fmt: skip
