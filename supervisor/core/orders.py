@@ -90,7 +90,7 @@ class WindDown(msgspec.Struct, frozen=True):
     signal: int = 0
     at_once: bool = False  # SIGKILL now, without a grace period
     grace_s: float | None = None  # None: as configured
-    verdict: Verdict | None = None  # that is decided, in case no leader is left who knows it; None: of a stop
+    verdict: Verdict | None = None  # that is decided, in case no leader is left who knows it; None: none yet
 
 
 class EndDeadlocked(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from supervisor.core import term_numbers
 from supervisor.core.cluster import node_states
 from supervisor.core.cluster.cluster_messages import MemberState, NodeStands
 from supervisor.core.facts import Verdict
@@ -50,9 +51,17 @@ class InheritedCycle(msgspec.Struct, frozen=True):
         """Returns the ranks that a wrapped call has gone on without."""
         return tuple(rank for each in self.parts.values() for rank in each.lost)
 
-    @property
-    def verdict(self) -> Verdict | None:
-        """Returns how the job ends, as a leader has told its nodes; the final one, which names the cause, first."""
+    def may_be_beyond(self, ledger: Ledger, term: int) -> bool:
+        """Returns whether the ledger that the leader of `term` has found may lack a decision that the nodes know."""
+        return self.number > ledger.cycle or term_numbers.is_of_earlier_era(ledger.term, now=term)
+
+    def verdict_beyond(self, ledger: Ledger, term: int) -> Verdict | None:
+        """Returns how the job ends, as a leader has told its nodes; the final one, which names the cause, first.
+
+        An intact ledger has every verdict but those that a leader could not record, which count for its nodes only.
+        """
+        if not self.may_be_beyond(ledger, term):
+            return None
         told = sorted(self.parts.values(), key=lambda each: each.state is not MemberState.INFORMED)
         return next((each.verdict for each in told if each.verdict is not None), None)
 

@@ -108,7 +108,9 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
         case cluster_messages.DeadlineReached():
             if phase.may_be_stop_until_s is not None and now_s >= phase.may_be_stop_until_s:
                 phase = msgspec.structs.replace(phase, may_be_stop_until_s=None)
-                return _conclude_if_stopped(msgspec.structs.replace(state, phase=phase), phase, now_s, ())
+                state = msgspec.structs.replace(state, phase=phase)
+                told = _to_all(state, orders.WindDown(phase.outcome.reason, verdict=_decided(phase)))
+                return _conclude_if_stopped(state, phase, now_s, told)
             return _conclude(state, phase, now_s) if now_s >= phase.until_s else (state, ())
         case (
             cluster_messages.NodeJoined() | cluster_messages.NodeFailed() | cluster_messages.NodeDown()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core import fencing_epochs, orders, term_numbers
+from supervisor.core import fencing_epochs, orders
 from supervisor.core.cluster import (
     cluster_messages,
     inherited_cycle,
@@ -323,7 +323,7 @@ def _is_complete(state: State, phase: TakingOver, now_s: float) -> bool:
         return False
     ledger = state.recorded or Ledger()
     inherited = inherited_cycle.find(ledger, phase.stands)
-    has_lost = inherited.number > ledger.cycle or term_numbers.is_of_earlier_era(ledger.term, now=state.term)
+    has_lost = inherited.may_be_beyond(ledger, state.term)
     return inherited.is_complete and (not has_lost or inherited.is_at_work or now_s >= phase.until_s)
 
 
@@ -357,7 +357,7 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
     state, missing = with_parts(state, names), inherited.missing(group_size)
     leaves = tuple(each.leave for each in stands.values() if each.leave is not None)
     later = (*phase.later, *leaves)
-    outcome = _outcome(ledger, inherited)
+    outcome = _outcome(ledger, inherited, state.term)
     if outcome is not None:
         state = with_parts(state, names or tuple(parts[rank].node for rank in sorted(parts)))
         state, actions = job_termination.wind_down(state, outcome, now_s, may_be_stop=ledger.may_be_stop)
@@ -384,7 +384,7 @@ def _asks_for_stop(event: Event) -> bool:
     return event.or_stop if is_leave else isinstance(event, cluster_messages.StopAsked)
 
 
-def _outcome(ledger: Ledger, inherited: InheritedCycle) -> Verdict | Stop | None:
+def _outcome(ledger: Ledger, inherited: InheritedCycle, term: int) -> Verdict | Stop | None:
     """Returns how the job is ending: as the ledger says, or a node that was told so, or asked while no leader knew."""
     if ledger.verdict is not None and not ledger.may_be_stop:
         return ledger.verdict
@@ -395,7 +395,7 @@ def _outcome(ledger: Ledger, inherited: InheritedCycle) -> Verdict | Stop | None
         for each in inherited.parts.values()
         if each.stop_reason
     )
-    return inherited.verdict or next(asked, ledger.verdict)
+    return inherited.verdict_beyond(ledger, term) or next(asked, ledger.verdict)
 
 
 def _member(stands: NodeStands, cycle: int) -> Member:

@@ -145,7 +145,7 @@ def stop_group(state: State, then: phases.Then, reason: str, order: worker_messa
 
 def wind_down(state: State, event: orders.WindDown, verdict: Verdict | None = None) -> Outcome:
     """Ends this node's part of the job, which has ended without it if there is a `verdict`."""
-    state = msgspec.structs.replace(state, decided=event.verdict or state.decided)
+    state = msgspec.structs.replace(state, decided=event.verdict or verdict or state.decided)
     stop = worker_messages.KillWorkers() if event.at_once else stop_order(state, event.signal, event.grace_s)
     match state.phase:
         case phases.Pending() | phases.Rendezvous() | phases.Down():
@@ -153,6 +153,8 @@ def wind_down(state: State, event: orders.WindDown, verdict: Verdict | None = No
             return state, (tell(state, cluster_messages.NodeStopped(state.node, all_succeeded=False)),)
         case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
             return stop_group(state, phases.Leave(verdict), event.reason, stop)
+        case phases.Stopping(phases.Leave()) if event.verdict is not None and event.reason == state.reason:
+            return state, ()  # It obeys that order already, and now knows the verdict.
         case phases.Stopping(then):
             known = then.verdict if isinstance(then, phases.Leave) else None
             return enter(state, phases.Stopping(phases.Leave(verdict or known)), event.reason), (stop,)

@@ -8,6 +8,7 @@ from supervisor.core.cluster import inherited_cycle
 from supervisor.core.cluster.cluster_messages import MemberState, NodeStands
 from supervisor.core.facts import Assignment, JobRules, JobState, NodeFacts, Verdict
 from supervisor.core.leader_ledger import Ledger
+from supervisor.core.term_numbers import ERA
 
 LEDGER = Ledger(cycle=4, opened=4, parts=("a", "b", "c"), processes=("a1", "b1", "c1"))
 
@@ -104,6 +105,9 @@ def test_the_verdict_that_was_final_counts_before_the_one_that_was_to_be():
     """In between, the leader has learned which rank was the first to fail."""
     first, final = (Verdict(JobState.FAILED, 1, f"rank {rank} failed") for rank in (0, 2))
     nodes = stands("a", 0, MemberState.STOPPED, verdict=first) | stands("b", 1, MemberState.INFORMED, verdict=final)
-    assert inherited_cycle.find(LEDGER, nodes).verdict == final
-    assert inherited_cycle.find(LEDGER, stands("a", 0, MemberState.STOPPED, verdict=first)).verdict == first
-    assert inherited_cycle.find(LEDGER, stands("a", 0)).verdict is None
+    found = inherited_cycle.find(Ledger(), nodes)
+    assert (found.verdict_beyond(Ledger(), 7), found.verdict_beyond(LEDGER, ERA)) == (final, final)
+    assert found.verdict_beyond(LEDGER, 7) is None, "nothing is lost, and it was never recorded"
+    found = inherited_cycle.find(Ledger(), stands("a", 0, MemberState.STOPPED, verdict=first))
+    assert found.verdict_beyond(Ledger(), 7) == first
+    assert inherited_cycle.find(Ledger(), stands("a", 0)).verdict_beyond(Ledger(), 7) is None

@@ -149,12 +149,16 @@ def test_a_rank_that_somebody_else_has_terminated_is_a_failure_soon(nodes_stop_f
     if nodes_stop_first:
         stopped(play) << ()
     assert coordinator.next_deadline_s(play.state) == STOP_FOLLOWS_S
+    assert {each.order.verdict for each in play.of(Send)} == ({None} if not nodes_stop_first else set())
     play.at(STOP_FOLLOWS_S) >> DeadlineReached()
+    failed = Verdict(JobState.FAILED, 1, f"{TERMINATED.reason}; restarts used 0 of 0")
+    told = [each for each in play.of(Send) if isinstance(each.order, WindDown)]
+    assert told == [Send(node, WindDown(failed.reason, verdict=failed)) for node in NODES], "in case the ledger is lost"
     if not nodes_stop_first:
         assert (coordinator.next_deadline_s(play.state) or 0.0) > job_termination.WIND_DOWN_S
         play >> SIGNALLED
         stopped(play)
-    assert verdict(play) == Verdict(JobState.FAILED, 1, f"{TERMINATED.reason}; restarts used 0 of 0")
+    assert verdict(play) == failed
 
 
 def test_a_workload_that_asked_to_end_is_not_taken_for_a_stop() -> None:

@@ -116,6 +116,17 @@ def test_the_ledger_is_lost_with_the_verdict_which_a_node_still_knows(state: Mem
     assert {each.order for each in play.of(Send)} == {Conclude(verdict)}
 
 
+def test_a_node_that_ended_alone_does_not_end_the_job_that_the_ledger_knows_to_go_on():
+    """Its leader could not record that verdict, which so counted for the nodes of that leader only."""
+    ledger = Ledger(cycle=4, opened=5, parts=("a", "b"), processes=("a1", "b1"), term=6)
+    play = new_leader(ledger)
+    play >> stands("a", 0, MemberState.JOINED)
+    play >> stands("b", 1, MemberState.INFORMED, verdict=Verdict(JobState.FAILED, 1, "Not recorded"))
+    assert {each.order.next_cycle for each in play.of(Send) if isinstance(each.order, JoinAgain)} == {5}
+    assert not orders_to(play, WindDown)
+    assert isinstance(play.state.phase, Gathering)
+
+
 def test_the_ledger_is_lost_and_a_node_that_runs_is_not_held_up_by_one_that_is_lost():
     play = new_leader(Ledger())
     play >> stands("a", 0)

@@ -11,7 +11,7 @@ from supervisor.core.job_phases import State
 from supervisor.core.node import job, job_state_report
 from supervisor.core.node.node_messages import SpawnerLost, SpawnerReady, TellCoordinator
 from supervisor.core.orders import Conclude, Introduce, JoinAgain, StandBack, WindDown
-from supervisor.core.worker_messages import KillWorkers
+from supervisor.core.worker_messages import KillWorkers, StopWorkers
 
 RULES = JobRules("job", 2)
 PART = Assignment(4, 0, 2, 4, 0)
@@ -59,6 +59,20 @@ def test_a_node_that_was_told_how_the_job_ends_tells_it_to_the_next_leader(phase
     assert job_state_report.state_report(after).verdict == VERDICT
     again, _ = job.step(after, WindDown("Ctrl-C", 2, at_once=True), now_s=2.0)
     assert job_state_report.state_report(again).verdict == VERDICT, "a stop during a verdict changes nothing of it"
+
+    ended, _ = job.step(state(phase), Conclude(VERDICT), now_s=1.0)
+    assert job_state_report.state_report(ended).verdict == VERDICT
+
+
+def test_the_verdict_of_a_stop_under_way_leaves_the_ranks_their_grace():
+    """The leader knows it 0.5 s after the order to stop, if a scheduler might have asked for a stop until then."""
+    stopping, actions = job.step(state(phases.Running()), WindDown("a reason"), now_s=1.0)
+    assert any(isinstance(each, StopWorkers) for each in actions)
+    told, actions = job.step(stopping, WindDown("a reason", verdict=VERDICT), now_s=1.5)
+    assert (told.phase, job_state_report.state_report(told).verdict, actions) == (stopping.phase, VERDICT, ())
+    alone = state(phases.Stopping(phases.Leave()), reason="it leaves the job")
+    _, actions = job.step(alone, WindDown("a reason", verdict=VERDICT), now_s=1.5)
+    assert isinstance(actions[0], StopWorkers), "its first order from a leader"
 
 
 def test_the_store_is_told_where_others_need_it():
