@@ -13,6 +13,7 @@ from holdfast_wire import private_files, regular_file
 
 from supervisor.cli import output
 from supervisor.cli.supervisor_discovery import add_place_arguments
+from supervisor.config.launch_values import join_endpoint
 from supervisor.edges.machine.own_process import signals
 from supervisor.edges.operators import http_server
 from supervisor.errors import ConfigurationError, InvalidRequestError
@@ -94,7 +95,6 @@ async def _serve(arguments: Namespace, host: str, port: int, token: str) -> int:
     listeners = await http_server.listen((host, port), what="a web page", flag="--listen")
     site = Site(arguments, token)
     serving = anyio.CancelScope()
-    shown = f"[{host}]" if ":" in host else host
 
     def stop(number: int) -> None:
         del number
@@ -104,7 +104,7 @@ async def _serve(arguments: Namespace, host: str, port: int, token: str) -> int:
     async with anyio.create_task_group() as tasks:
         await tasks.start(signals.receive, ("SIGTERM", "SIGINT"), stop)
         tasks.start_soon(site.look_for_jobs)
-        output.write(f"http://{shown}:{listeners[0].getsockname()[1]}/#token={token}\n")
+        output.write(f"http://{join_endpoint(host, listeners[0].getsockname()[1])}/#token={token}\n")
         with serving:
             await http_server.serve(
                 site.app, listeners, connections_max=CONNECTIONS_MAX, request_s=REQUEST_S,

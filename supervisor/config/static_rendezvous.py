@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from supervisor.config import launch_settings
+from supervisor.config.launch_values import join_endpoint
 from supervisor.config.value_origin import Given, read
 
 PORT = 29500  # torchrun's default
@@ -24,9 +25,8 @@ def with_meeting(known: Mapping[str, Given]) -> dict[str, Given]:
     if not _is_static(known) or address is None or not address.value or (endpoint is not None and endpoint.value):
         return dict(known)
     port = known.get(launch_settings.MASTER_PORT.name)
-    host = f"[{address.value}]" if ":" in str(address.value) else str(address.value)
     shown = address.shown if port is None else f"{address.shown} {port.shown}"
-    text = f"{host}:{PORT if port is None else port.value}"
+    text = join_endpoint(str(address.value), PORT if port is None else cast("int", port.value))
     meeting = read(launch_settings.ENDPOINT, text, shown=shown, removal=address.removal, from_flag=address.from_flag)
     stores = (launch_settings.MASTER_ADDRESS.name, launch_settings.MASTER_PORT.name)
     return {name: one for name, one in known.items() if name not in stores} | {meeting.setting.name: meeting}

@@ -65,7 +65,7 @@ def wind_down(state: State, outcome: Verdict | Stop, now_s: float, *, may_be_sto
         may_be_stop_until_s=now_s + STOP_FOLLOWS_S if may_be_stop and stop is None else None,
     )
     state = msgspec.structs.replace(state, phase=phase)
-    order = orders.WindDown(outcome.reason, signal, grace_s=grace_s, verdict=_decided(phase))
+    order = msgspec.structs.replace(_order(phase), signal=signal, grace_s=grace_s)
     return _conclude_if_stopped(state, phase, now_s, _to_all(state, order))
 
 
@@ -81,7 +81,7 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
             return _conclude_if_stopped(with_member(state, node, stopped), phase, now_s, ())
         case cluster_messages.JobOpened(node):
             state = with_member(state, node, Member(MemberState.OPENED))
-            return state, (Send(node, orders.WindDown(phase.outcome.reason, verdict=_decided(phase))),)
+            return state, (Send(node, _order(phase)),)
         case cluster_messages.NodeStands(node, state=stands, all_succeeded=all_succeeded):
             if stands in GONE or stands is MemberState.STOPPED:
                 stopped = Member(stands, all_succeeded=all_succeeded)
@@ -89,9 +89,7 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
             known = state.members.get(node)
             if known is None or known.state in UNHEARD:  # A lost node is a new process now, or has come back.
                 known = Member(MemberState.OPENED)
-            return with_member(state, node, known), (
-                Send(node, orders.WindDown(phase.outcome.reason, verdict=_decided(phase))),
-            )
+            return with_member(state, node, known), (Send(node, _order(phase)),)
         case cluster_messages.NodeLost() if event.node in state.members:
             return _conclude_if_stopped(without(state, event), phase, now_s, ())
         case (
@@ -109,8 +107,7 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
             if phase.may_be_stop_until_s is not None and now_s >= phase.may_be_stop_until_s:
                 phase = msgspec.structs.replace(phase, may_be_stop_until_s=None)
                 state = msgspec.structs.replace(state, phase=phase)
-                told = _to_all(state, orders.WindDown(phase.outcome.reason, verdict=_decided(phase)))
-                return _conclude_if_stopped(state, phase, now_s, told)
+                return _conclude_if_stopped(state, phase, now_s, _to_all(state, _order(phase)))
             return _conclude(state, phase, now_s) if now_s >= phase.until_s else (state, ())
         case (
             cluster_messages.NodeJoined() | cluster_messages.NodeFailed() | cluster_messages.NodeDown()
@@ -183,9 +180,10 @@ def _stop_again(state: State, phase: WindingDown, event: cluster_messages.StopAs
     return msgspec.structs.replace(state, phase=phase), _to_all(state, order)
 
 
-def _decided(phase: WindingDown) -> Verdict | None:
-    """Returns the verdict, which the nodes keep for the next leader, in case the backend loses the ledger."""
-    return phase.outcome if isinstance(phase.outcome, Verdict) and phase.may_be_stop_until_s is None else None
+def _order(phase: WindingDown) -> orders.WindDown:
+    """Returns the order to stop, with a decided verdict: the nodes keep it in case the backend loses the ledger."""
+    decided = phase.outcome if isinstance(phase.outcome, Verdict) and phase.may_be_stop_until_s is None else None
+    return orders.WindDown(phase.outcome.reason, verdict=decided)
 
 
 def _until_s(state: State, signal: int, grace_s: float | None, now_s: float) -> float:

@@ -380,12 +380,12 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
 
 
 def _asks_for_stop(event: Event) -> bool:
-    is_leave = isinstance(event, cluster_messages.LeaveAsked)
-    return event.or_stop if is_leave else isinstance(event, cluster_messages.StopAsked)
+    is_leave_or_stop = isinstance(event, cluster_messages.LeaveAsked) and event.or_stop
+    return is_leave_or_stop or isinstance(event, cluster_messages.StopAsked)
 
 
 def _outcome(ledger: Ledger, inherited: InheritedCycle, term: int) -> Verdict | Stop | None:
-    """Returns how the job is ending: as the ledger says, or a node that was told so, or asked while no leader knew."""
+    """Returns how the job is ending, by the ledger, by what a leader told a node, or by a stop that no leader heard."""
     if ledger.verdict is not None and not ledger.may_be_stop:
         return ledger.verdict
     if ledger.stop_signal is not None:

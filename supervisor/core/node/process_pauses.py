@@ -17,7 +17,6 @@ from supervisor.core.node import (
     node_messages,
     rank_monitor,
     ranks_without_client,
-    slow_exits,
     spawner_deadlines,
     worker_group,
 )
@@ -98,8 +97,12 @@ def _told_later(state: ranks_without_client.State, paused_s: float) -> ranks_wit
     ending = state.ending
     if ending.since_s is None:
         return state
-    looks_until_s = None if ending.looks_until_s is None else ending.looks_until_s + paused_s
-    ending = slow_exits.State(ending.since_s + paused_s, ending.until_s + paused_s, ending.told, looks_until_s)
+    ending = msgspec.structs.replace(
+        ending,
+        since_s=ending.since_s + paused_s,
+        until_s=ending.until_s + paused_s,
+        looks_until_s=None if ending.looks_until_s is None else ending.looks_until_s + paused_s,
+    )
     return msgspec.structs.replace(state, ending=ending)
 
 

@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import EventLoopToken
 
 from supervisor.edges.machine.processes import process_table
-from supervisor.edges.machine.processes.peer_identity import Identity, Limits
+from supervisor.edges.machine.processes.peer_identity import ROOT, Identity, Limits
 from supervisor.edges.users import supervisor_processes, user_process, user_supervisor_limit, user_supervisors
 from supervisor.edges.users import user_link_messages as messages
 from supervisor.edges.users.supervisor_processes import SupervisorProcesses
@@ -175,9 +175,8 @@ async def test_the_next_service_finds_the_supervisors_of_this_one(tmp_path: Path
 
 
 async def test_a_later_supervisor_hears_of_the_cordon_too(tmp_path: Path) -> None:
-    root = Identity(0, 0, ())
     async with house(tmp_path) as (users, fakes):
-        await _come(users, root)
+        await _come(users, ROOT)
         await _come(users, ALICE)
         fakes.receivers[0].say(messages.Cordon("new cable"))
         while len(fakes.heard) < 2:
@@ -188,20 +187,20 @@ async def test_a_later_supervisor_hears_of_the_cordon_too(tmp_path: Path) -> Non
 
 async def test_one_that_is_found_after_the_cordon_has_ended_hears_of_the_end(tmp_path: Path) -> None:
     """Root's process was away as an operator lifted the cordon, and has kept it."""
-    root, kept = Identity(0, 0, ()), list[str]()
+    kept = list[str]()
 
     async def keep(reason: str) -> None:
         kept.append(reason)
 
     async with house(tmp_path) as (users, fakes):
-        await _come(users, root)
+        await _come(users, ROOT)
         await _come(users, ALICE)
         fakes.receivers[0].say_cordon("")
         folders, processes = UserFolders(tmp_path / "run", tmp_path / "state"), SupervisorProcesses(fakes)
         next_one = UserSupervisors(
             folders, processes, fakes.tasks, login_of=int, cordon="new cable", keep_cordon=keep
         )  # fmt: skip
-        await _come(next_one, root)
+        await _come(next_one, ROOT)
         while not (kept and fakes.heard[-1:] == [messages.Cordon("")]):
             await anyio.lowlevel.checkpoint()
         assert kept == [""]
@@ -210,13 +209,18 @@ async def test_one_that_is_found_after_the_cordon_has_ended_hears_of_the_end(tmp
         assert fakes.heard == [messages.Cordon("")]
 
 
-async def test_one_that_has_heard_of_the_end_of_a_cordon_hears_of_it_no_more(tmp_path: Path) -> None:
-    """A node of that user's job may have cordoned it since."""
-    root = Identity(0, 0, ())
+@asynccontextmanager
+async def cordoned(tmp_path: Path) -> AsyncGenerator[tuple[UserSupervisors, Fakes]]:
     async with house(tmp_path) as (users, fakes):
-        await _come(users, root)
+        await _come(users, ROOT)
         await _come(users, ALICE)
         await _tell(fakes, "new cable", count=2)
+        yield users, fakes
+
+
+async def test_one_that_has_heard_of_the_end_of_a_cordon_hears_of_it_no_more(tmp_path: Path) -> None:
+    """A node of that user's job may have cordoned it since."""
+    async with cordoned(tmp_path) as (users, fakes):
         await _tell(fakes, "", count=2)
         fakes.end(54321)
         while len(fakes.starts) < 3:
@@ -227,11 +231,7 @@ async def test_one_that_has_heard_of_the_end_of_a_cordon_hears_of_it_no_more(tmp
 
 
 async def test_one_that_was_gone_as_the_cordon_ended_hears_of_the_end_once(tmp_path: Path) -> None:
-    root = Identity(0, 0, ())
-    async with house(tmp_path) as (users, fakes):
-        await _come(users, root)
-        await _come(users, ALICE)
-        await _tell(fakes, "new cable", count=2)
+    async with cordoned(tmp_path) as (users, fakes):
         fakes.fault = NotNowError("no processes left")
         fakes.end(54321)
         with pytest.raises((ExhaustedError, NotNowError)):
@@ -419,7 +419,7 @@ async def test_the_end_of_all_starts_each_that_has_crashed_however_often_that_wa
 
 async def test_the_news_of_a_cordon_waits_for_no_user(tmp_path: Path) -> None:
     async with house(tmp_path) as (users, fakes):
-        await _come(users, Identity(0, 0, ()))
+        await _come(users, ROOT)
         await _come(users, ALICE)
         await _come(users, BOB)
         link = users._users[ALICE.name].link  # pyright: ignore[reportPrivateUsage]

@@ -15,6 +15,7 @@ import ssl
 import anyio
 import msgspec
 
+from supervisor.config.launch_values import join_endpoint
 from supervisor.edges.machine.processes.socket_stream import READ_BYTES_MAX, SocketStream
 from supervisor.edges.peers.transport.cluster_connect import reason_of
 from supervisor.edges.peers.transport.name_lookup import Found
@@ -46,8 +47,7 @@ class Member:
     """One address of etcd, and the connection to it if there is one."""
 
     def __init__(self, endpoint: Endpoint, found: Found, tls: ssl.SSLContext | None) -> None:
-        host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-        self.name = f"{host}:{endpoint.port}"
+        self.name = join_endpoint(endpoint.host, endpoint.port)
         self.endpoint = endpoint
         self.found = found
         self.error: OSError | None = None  # why the last attempt to connect failed, if it has

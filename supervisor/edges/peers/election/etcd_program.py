@@ -18,6 +18,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from supervisor.config.launch_values import join_endpoint
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.peers.election.etcd_member_connection import Endpoint
@@ -92,8 +93,9 @@ class EtcdProgram:
         self._path = path
         self._folder = folder
         self._files = files
-        host, self._port = _bracketed(own.host), own.port
-        self.client_url, self.peer_url = f"https://{host}:{own.port}", f"https://{host}:{own.port + 1}"
+        self._port = own.port
+        self.client_url = f"https://{join_endpoint(own.host, own.port)}"
+        self.peer_url = f"https://{join_endpoint(own.host, own.port + 1)}"
         self.name = ""  # of the member
         self._process: subprocess.Popen[bytes] | None = None
         self._unwanted, self._over = anyio.Event(), anyio.Event()
@@ -216,7 +218,7 @@ class EtcdProgram:
         files = self._files
         everywhere = next((each for each in ("::", "0.0.0.0") if each in hosts), "")
         others = [everywhere] if everywhere else hosts
-        serves_at = [f"https://{_bracketed(each)}:{self._port}" for each in others]
+        serves_at = [f"https://{join_endpoint(each, self._port)}" for each in others]
         if not everywhere:
             serves_at.append(self.client_url)
         arguments = [
@@ -254,10 +256,6 @@ def _said(line: str) -> str:
     except msgspec.MsgspecError:
         return line if line.startswith("panic: ") else ""
     return f"{told.msg}: {told.error}" if told.error else told.msg
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _name(peer_url: str) -> str:

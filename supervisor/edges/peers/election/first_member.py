@@ -127,9 +127,8 @@ class FirstMember:
                 found = await records.found()
                 members = found.members or found.moved
                 if found.members is not None and not await records.leader():
-                    leaderless.append(
-                        f"{at}, where no node leads the job"
-                    )  # Such as one of an earlier run, which ends.
+                    # Such as one of an earlier run, which ends.
+                    leaderless.append(f"{at}, where no node leads the job")
                 elif members is not None:
                     known.append(members)
             except NO_ANSWER as error:

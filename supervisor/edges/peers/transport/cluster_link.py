@@ -14,6 +14,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from supervisor.config.launch_values import join_endpoint
 from supervisor.core.session_state import SessionState
 from supervisor.edges.peers.codec import heartbeats
 from supervisor.edges.peers.transport.cluster_line import UNSENT_BYTES_MAX, Line
@@ -278,4 +279,4 @@ class PeerAddress(msgspec.Struct, frozen=True):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return join_endpoint(self.host, self.port)

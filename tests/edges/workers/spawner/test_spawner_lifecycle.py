@@ -5,8 +5,8 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -78,20 +78,28 @@ async def test_an_interpreter_that_is_no_python_is_refused_before_the_loss_is_to
     assert (ready.refusal_code, "exited with code 1" in why) == (78, True)
 
 
-async def test_what_it_kept_stays_until_the_end_of_the_job_is_recorded(spec: JobSpec, tmp_path: Path) -> None:
-    ear = Ear()
-    folder = tmp_path / "spawners"
+def keeper_of(folder: Path) -> SpawnerLifecycle:
     folder.mkdir(mode=0o700)
-    keeper = SpawnerLifecycle(private=False, output_dir=None, return_folder=folder)
+    return SpawnerLifecycle(private=False, output_dir=None, return_folder=folder)
 
-    async def keep() -> None:
-        await keeper.keep(spec, os.environ, on_started=ear.spawners.append, on_message=ear.take)
 
+@asynccontextmanager
+async def kept(keeper: SpawnerLifecycle, spec: JobSpec) -> AsyncGenerator[Spawner]:
+    """A spawner that is ready; it must have ended within LIMIT_S."""
+    ear = Ear()
+    keep = partial(keeper.keep, spec, os.environ, on_started=ear.spawners.append, on_message=ear.take)
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(keep)
             await ear.ready.wait()
-            ear.spawners[0].keep({"state": "all of it"}, (link.End(),), lambda: None)
+            yield ear.spawners[0]
+
+
+async def test_what_it_kept_stays_until_the_end_of_the_job_is_recorded(spec: JobSpec, tmp_path: Path) -> None:
+    folder = tmp_path / "spawners"
+    keeper = keeper_of(folder)
+    async with kept(keeper, spec) as spawner:
+        spawner.keep({"state": "all of it"}, (link.End(),), lambda: None)
     (place,) = spawner_discovery.find_files(folder)
     left = dead_spawner_state.read(place)
     assert left is not None
@@ -104,20 +112,11 @@ async def test_what_a_killed_spawner_leaves_after_the_end_was_recorded_is_remove
     spec: JobSpec, tmp_path: Path
 ) -> None:
     """An abandoned job ends at once, and its spawner is killed in the same turn: that one exits later."""
-    ear = Ear()
     folder = tmp_path / "spawners"
-    folder.mkdir(mode=0o700)
-    keeper = SpawnerLifecycle(private=False, output_dir=None, return_folder=folder)
-
-    async def keep() -> None:
-        await keeper.keep(spec, os.environ, on_started=ear.spawners.append, on_message=ear.take)
-
-    with anyio.fail_after(LIMIT_S):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(keep)
-            await ear.ready.wait()
-            ear.spawners[0].kill("the job was abandoned")
-            keeper.end_run(spec.job_id)()
+    keeper = keeper_of(folder)
+    async with kept(keeper, spec) as spawner:
+        spawner.kill("the job was abandoned")
+        keeper.end_run(spec.job_id)()
     assert spawner_discovery.find_files(folder) == []
 
 
@@ -125,25 +124,16 @@ async def test_what_the_next_run_of_the_id_keeps_stays_though_the_end_of_the_fir
     spec: JobSpec, tmp_path: Path
 ) -> None:
     folder = tmp_path / "spawners"
-    folder.mkdir(mode=0o700)
-    keeper = SpawnerLifecycle(private=False, output_dir=None, return_folder=folder)
-
-    async def run(then: Callable[[], None]) -> None:
-        ear = Ear()
-        keep = partial(keeper.keep, spec, os.environ, on_started=ear.spawners.append, on_message=ear.take)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(keep)
-            await ear.ready.wait()
-            then()
-            ear.spawners[0].kill("it is stuck")
-
-    with anyio.fail_after(LIMIT_S):
-        await run(then=lambda: None)
-        (first,) = spawner_discovery.find_files(folder)
-        first_is_recorded = keeper.end_run(spec.job_id)
-        await run(then=first_is_recorded)
-    (kept,) = spawner_discovery.find_files(folder)
-    assert kept != first
+    keeper = keeper_of(folder)
+    async with kept(keeper, spec) as spawner:
+        spawner.kill("it is stuck")
+    (first,) = spawner_discovery.find_files(folder)
+    first_is_recorded = keeper.end_run(spec.job_id)
+    async with kept(keeper, spec) as spawner:
+        first_is_recorded()
+        spawner.kill("it is stuck")
+    (second,) = spawner_discovery.find_files(folder)
+    assert second != first
 
 
 async def test_one_that_is_killed_is_a_loss_and_takes_its_workers_with_it(spec: JobSpec) -> None:
