@@ -108,10 +108,10 @@ def test_the_folder_of_one_that_was_killed_as_it_started_is_removed(start: Start
     launch.process.kill()
     launch.process.wait()
     (left,) = temporary.glob("holdfast-r*")
-    launch.holdfast("status")
+    launch.holdfast("status", check=False)  # 75 if another test's supervisor is stopped just now
     assert left.exists()  # it could still be loading
     os.utime(left, (0, 0))
-    launch.holdfast("status")
+    launch.holdfast("status", check=False)
     assert not left.exists()
 
 
