@@ -17,6 +17,7 @@ FILES_MIN = 4096
 SHARED_MEMORY_MIN_BYTES = 1 << 30
 PROCESSES_MIN = 4096
 TIME_ERROR = 5  # adjtimex: the clock is not synchronised
+CAP_SYS_PTRACE = 1 << 19
 
 
 def look(machine: Machine) -> list[DoctorFinding]:
@@ -143,8 +144,11 @@ def _locked_memory(area: Area, machine: Machine, limit: int) -> None:
 
 
 def _stacks(area: Area, machine: Machine) -> None:
-    """Checks how stacks can be taken: by py-spy, which reads a process's memory, or by the rank's faulthandler."""
-    scope = machine.text("/proc/sys/kernel/yama/ptrace_scope")
+    """Checks how stacks can be taken: by py-spy, which reads a process's memory, or by the rank's faulthandler.
+
+    Yama's scope 1 lets a process read its descendants; to py-spy, which the supervisor starts, ranks are none.
+    """
+    scope = machine.text("/proc/sys/kernel/yama/ptrace_scope") or "0"
     if not machine.program("py-spy"):
         area.note(
             "stacks",
@@ -152,15 +156,23 @@ def _stacks(area: Area, machine: Machine) -> None:
             why="the stacks of a hang come from the ranks themselves, so one that holds the GIL in C shows less",
             remedy="pip install py-spy",
         )
-    elif scope in ("2", "3") and os.geteuid() != 0:
+    elif scope == "0" or (scope in ("1", "2") and _may_trace_all(machine)):
+        area.ok("stacks", "py-spy may read ranks")
+    else:
         area.note(
             "stacks",
-            f"kernel.yama.ptrace_scope is {scope}",
+            f"kernel.yama.ptrace_scope is {scope}" + ("" if scope == "3" else ", and CAP_SYS_PTRACE is missing"),
             why="py-spy may not read ranks; stacks come from the ranks themselves, which show less in C",
-            remedy="sysctl kernel.yama.ptrace_scope=1, or run the service as root",
+            remedy="kernel.yama.ptrace_scope=0 in /etc/sysctl.d, then reboot"
+            if scope == "3"
+            else "sysctl kernel.yama.ptrace_scope=0, run the service as root, or docker run --cap-add SYS_PTRACE",
         )
-    else:
-        area.ok("stacks", "py-spy may read ranks")
+
+
+def _may_trace_all(machine: Machine) -> bool:
+    """Returns whether this process has CAP_SYS_PTRACE, which root in a container often lacks."""
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", machine.text("/proc/self/status"), re.MULTILINE)
+    return found is not None and bool(int(found[1], 16) & CAP_SYS_PTRACE)
 
 
 def _clock(area: Area) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.programs.doctor import kernel
 from supervisor.programs.doctor.doctor_finding import Grade
-from tests.programs.doctor.machines import graded, machine_of, the
+from tests.programs.doctor.machines import graded, machine_of, program, the
 
 RELEASE = "/proc/sys/kernel/osrelease"
 
@@ -58,6 +58,34 @@ def test_locked_memory_matters_with_infiniband_alone(tmp_path: Path, monkeypatch
     assert the(kernel.look(machine_of(tmp_path)), "locked memory").grade is Grade.SKIPPED
     found = the(kernel.look(machine_of(tmp_path, {"/sys/class/infiniband/mlx5_0/": ""})), "locked memory")
     assert (found.grade, found.found) == (Grade.WARNING, "at most 64 KiB a process")
+
+
+SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
+ALL_CAPABILITIES, DOCKERS_OWN = "000001ffffffffff", "00000000a80425fb"
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+@pytest.mark.parametrize(
+    ("scope", "capabilities", "grade", "remedy"),
+    [
+        ("", DOCKERS_OWN, Grade.OK, ""),
+        ("0", DOCKERS_OWN, Grade.OK, ""),
+        ("1", ALL_CAPABILITIES, Grade.OK, ""),
+        ("1", DOCKERS_OWN, Grade.NOTE, "ptrace_scope=0, "),
+        ("2", ALL_CAPABILITIES, Grade.OK, ""),
+        ("2", DOCKERS_OWN, Grade.NOTE, "--cap-add SYS_PTRACE"),
+        ("3", ALL_CAPABILITIES, Grade.NOTE, "reboot"),
+        ("3", DOCKERS_OWN, Grade.NOTE, "reboot"),
+    ],
+)
+def test_py_spy_may_read_ranks_where_yama_or_a_capability_lets_it(
+    scope: str, capabilities: str, grade: Grade, remedy: str, uid: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    program(tmp_path, "py-spy", "exit 1")
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    status = f"Name:\tpython\nCapEff:\t{capabilities}\nCapBnd:\t{ALL_CAPABILITIES}\n"
+    found = the(kernel.look(machine_of(tmp_path, {SCOPE: f"{scope}\n", "/proc/self/status": status})), "stacks")
+    assert (found.grade, remedy in found.remedy) == (grade, True)
 
 
 def test_no_shared_memory_is_told(tmp_path: Path):
