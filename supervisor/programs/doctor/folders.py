@@ -3,29 +3,66 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from supervisor.edges.machine.folders import socket_dir, state_dir, supervisor_owner, user_dirs, write_probe
+from supervisor.edges.machine.journal.timed_reads import SilentDiskError, TimedReads
 from supervisor.edges.machine.processes import home_folder
 from supervisor.errors import ConfigurationError, NoSupervisorError
 from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
 from supervisor.programs.doctor.machine_probe import Machine
 
+ANSWER_TIMEOUT_S = 5.0
 FREE_MIN_BYTES = 1 << 30
 OF_NETWORKS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "ceph", "gpfs", "beegfs", "fuse.sshfs", "9p"}
+LOCAL_REMEDY = f"name a folder on a local disk: --state-dir, or {state_dir.STATE_DIR_VARIABLE}"
 
 
 def look(machine: Machine, *, sockets: str | None = None, state: str | None = None) -> list[DoctorFinding]:
-    area = Area("folders")
-    _service(area, machine, sockets)
-    _history(area, machine, state_dir.find(state, machine.environ))
-    _temporary(area, machine)
-    return area.findings
+    places = socket_dir.candidates(sockets, machine.environ)
+    history = state_dir.find(state, machine.environ)
+    return [
+        *_in_time(
+            "service",
+            " or ".join(str(place.path) for place in places),
+            lambda area: _service(area, places),
+            remedy=f"name a folder on a local disk: --socket-dir, or {socket_dir.SOCKET_DIR_VARIABLE}",
+        ),
+        *_in_time("state", str(history), lambda area: _history(area, machine, history), remedy=LOCAL_REMEDY),
+        *_in_time(
+            "sockets of a run",
+            "a folder for temporary files",
+            lambda area: _temporary(area, machine),
+            remedy="set TMPDIR and HOME to folders on a local disk",
+        ),
+    ]
 
 
-def _service(area: Area, machine: Machine, explicit: str | None) -> None:
+def _in_time(check: str, where: str, look: Callable[[Area], None], *, remedy: str) -> list[DoctorFinding]:
+    """Returns what `look` finds; a warning if a disk does not answer it."""
+
+    def findings() -> list[DoctorFinding]:
+        area = Area("folders")
+        look(area)
+        return area.findings
+
+    try:
+        return TimedReads().read(findings, place=where, within_s=ANSWER_TIMEOUT_S)
+    except SilentDiskError:
+        area = Area("folders")
+        area.warn(
+            check,
+            f"{where}: no answer from its disk within {ANSWER_TIMEOUT_S:g} s",
+            why="holdfast run waits for that disk before it starts a job",
+            remedy=remedy,
+        )
+        return area.findings
+
+
+def _service(area: Area, places: tuple[socket_dir.Candidate, ...]) -> None:
     """Adds a finding on whose sockets a command would use."""
-    places = socket_dir.candidates(explicit, machine.environ)
     for place in places:
         if socket_dir.answers(place.path / socket_dir.CONTROL_SOCKET):
             _answering(area, place)
@@ -57,7 +94,7 @@ def _is_own(path: Path) -> bool:
 
 def _unanswered(area: Area, place: socket_dir.Candidate) -> None:
     try:
-        if os.path.exists(place.path) and not (place.path / socket_dir.USERS).is_dir():  # All users may enter that one.
+        if os.path.exists(place.path) and not os.path.isdir(place.path / socket_dir.USERS):  # All may enter that one.
             socket_dir.check(place.path)
     except ConfigurationError as error:
         area.problem(
@@ -85,25 +122,25 @@ def _unanswered(area: Area, place: socket_dir.Candidate) -> None:
 
 
 def _history(area: Area, machine: Machine, path: Path) -> None:
-    there = _nearest(path)
-    fault = _fault(path, there)
-    if fault:
-        area.warn(
-            "state",
-            f"{path}: {fault}",
-            why="history and logs go to a folder below /tmp instead, and may not outlive the next reboot",
-            remedy=f"name one that can be written: --state-dir, or {state_dir.STATE_DIR_VARIABLE}",
-        )
+    """Adds a finding on whether history and logs can be kept."""
+    try:
+        there = _nearest(path)
+        fault = _fault(path, there)
+        disk = os.statvfs(there)
+    except OSError as error:
+        _refused(area, path, error.strerror or str(error))
         return
-    kind = file_system(machine, there)
-    free = os.statvfs(there).f_bavail * os.statvfs(there).f_frsize
+    if fault:
+        _refused(area, path, fault)
+        return
+    kind, free = file_system(machine, there), disk.f_bavail * disk.f_frsize
     told = f"{path} on {kind or 'an unknown file system'}, {free / 2**30:.1f} GiB free"
     if kind in OF_NETWORKS:
         area.warn(
             "state",
             told,
             why="where its server hangs, history and logs wait for it",
-            remedy=f"name a folder on a local disk: --state-dir, or {state_dir.STATE_DIR_VARIABLE}",
+            remedy=LOCAL_REMEDY,
         )
     elif free < FREE_MIN_BYTES:
         area.warn(
@@ -116,21 +153,33 @@ def _history(area: Area, machine: Machine, path: Path) -> None:
         area.ok("state", told)
 
 
+def _refused(area: Area, path: Path, fault: str) -> None:
+    area.warn(
+        "state",
+        f"{path}: {fault}",
+        why="history and logs go to a folder below /tmp instead, and may not outlive the next reboot",
+        remedy=f"name one that only you may write: --state-dir, or {state_dir.STATE_DIR_VARIABLE}",
+    )
+
+
 def _nearest(path: Path) -> Path:
-    """Returns the folder itself, or the nearest existing folder above it."""
-    return next(each for each in (path, *path.parents) if os.path.exists(each))
+    """Returns the path itself, or what exists nearest above it. Raises OSError."""
+    for each in (path, *path.parents):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            each.stat()
+            return each
+    return Path("/")
 
 
 def _fault(path: Path, there: Path) -> str:
+    """Returns why a run would refuse the folder; "" if it would not. Raises OSError."""
     if there != path:
-        return "" if os.access(there, os.W_OK) else f"it is not there, and {there} may not be written"
-    if path.stat().st_uid != os.geteuid():
-        return f"it belongs to user id {path.stat().st_uid}, not {os.geteuid()}"
-    try:
+        if not there.is_dir():
+            return f"{there} is not a directory"
+        return "" if os.access(there, os.W_OK | os.X_OK) else f"it is not there, and {there} may not be written"
+    if not (fault := state_dir.owner_fault(path)):
         write_probe.write(path)
-    except OSError as error:
-        return error.strerror or str(error)
-    return ""
+    return fault
 
 
 def file_system(machine: Machine, path: Path) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -95,6 +99,66 @@ def test_state_goes_where_it_can_be_written(tmp_path: Path):
     file.write_text("")
     found = the(look(tmp_path, state=str(file)), "state")
     assert (found.grade, found.found) == (Grade.WARNING, f"{file}: Not a directory")
+
+
+def test_a_state_directory_that_a_run_would_refuse_is_a_warning(tmp_path: Path):
+    state = tmp_path / "state"
+    state.mkdir()
+    state.chmod(0o775)
+    found = the(look(tmp_path), "state")
+    assert (found.grade, found.found) == (Grade.WARNING, f"{state}: others may write to it")
+    (tmp_path / "file").write_text("")
+    found = the(look(tmp_path, state=f"{tmp_path}/file/below/state"), "state")
+    assert (found.grade, found.found) == (
+        Grade.WARNING, f"{tmp_path}/file/below/state: {tmp_path}/file is not a directory"
+    )  # fmt: skip
+
+
+def test_a_disk_that_refuses_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def stale(path: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(os, "statvfs", stale)
+    found = the(look(tmp_path), "state")
+    assert (found.grade, found.found) == (Grade.WARNING, f"{tmp_path / 'state'}: Stale file handle")
+
+
+def test_a_disk_that_does_not_answer_is_a_warning_and_the_other_folders_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    answers = threading.Event()
+
+    def hang(path: object) -> None:
+        answers.wait(60)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "statvfs", hang)
+    monkeypatch.setattr(folders, "ANSWER_TIMEOUT_S", 0.5)
+    began_s = time.monotonic()
+    try:
+        findings = look(tmp_path)
+    finally:
+        answers.set()
+    assert time.monotonic() - began_s < 30
+    found = the(findings, "state")
+    assert (found.grade, found.found) == (
+        Grade.WARNING, f"{tmp_path / 'state'}: no answer from its disk within 0.5 s"
+    )  # fmt: skip
+    assert the(findings, "service").grade is Grade.OK
+    assert the(findings, "sockets of a run").grade is Grade.OK
+
+
+def test_a_named_folder_of_another_user_is_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def closed(path: object, *, follow_symlinks: bool = True) -> os.stat_result:
+        if str(path).endswith("/users"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return stat(path, follow_symlinks=follow_symlinks)  # pyright: ignore[reportArgumentType]
+
+    named, stat = tmp_path / "n", os.stat
+    named.mkdir(mode=0o700)
+    monkeypatch.setattr(os, "stat", closed)
+    found = the(look(tmp_path, sockets=str(named)), "service")
+    assert (found.grade, found.found) == (Grade.PROBLEM, f"nobody answers at {named}")
 
 
 def test_a_file_system_is_named_by_its_closest_mount(tmp_path: Path):

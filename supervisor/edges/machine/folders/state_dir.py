@@ -56,7 +56,7 @@ def own_places(explicit: str | None = None, environment: Mapping[str, str] | Non
     first = find(explicit, environment)
     is_own = False
     with suppress(OSError):
-        is_own = not _owner_fault(first)
+        is_own = not owner_fault(first)
     return (*((first,) if is_own else ()), *_stand_ins(environment))
 
 
@@ -112,15 +112,15 @@ def _fault_after_making(path: Path) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         private_files.make_folder(path)
-        if not (fault := _owner_fault(path)):
+        if not (fault := owner_fault(path)):
             write_probe.write(path)
         return fault
     except OSError as error:
         return error.strerror or str(error)
 
 
-def _owner_fault(path: Path) -> str:
-    """Raises OSError."""
+def owner_fault(path: Path) -> str:
+    """Returns why a directory that exists can't be the state directory; "" if it can. Raises OSError."""
     found = path.stat()
     if found.st_uid != os.geteuid():
         return f"it belongs to user id {found.st_uid}, not {os.geteuid()}"
