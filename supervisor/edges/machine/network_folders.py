@@ -15,27 +15,27 @@ LOCAL_FILE_SYSTEMS = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "
 
 def file_of_node(folder: Path, name: str, ending: str = "") -> Path:
     """Returns the file of that name; on a network file system, that of this node."""
-    if _file_system(folder) in NETWORK_FILE_SYSTEMS:
+    if file_system(folder) in NETWORK_FILE_SYSTEMS:
         name = f"{name}-{platform.node() or 'node'}"
     return folder / f"{name}{ending}"
 
 
 def is_of_this_node(folder: str) -> bool:
     """Returns whether the folder exists on a disk that no other node sees."""
-    return os.path.isdir(folder) and _file_system(Path(folder)) in LOCAL_FILE_SYSTEMS
+    return os.path.isdir(folder) and file_system(Path(folder)) in LOCAL_FILE_SYSTEMS
 
 
-def _file_system(path: Path) -> str:
+def file_system(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> str:
     """Returns the type of the file system that holds `path`; "" if the kernel does not report it."""
     try:
         real = os.path.realpath(path)
-        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = mountinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
     best, kind = "", ""
     for line in lines:
         left, _, right = line.partition(" - ")
-        point = left.split()[4]
+        point = left.split()[4].replace("\\040", " ")
         inside = real == point or real.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
             best, kind = point, right.split()[0]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from supervisor.edges.machine import network_folders
 from supervisor.edges.machine.folders import socket_dir, state_dir, supervisor_owner, user_dirs, write_probe
 from supervisor.edges.machine.journal.timed_reads import SilentDiskError, TimedReads
 from supervisor.edges.machine.processes import home_folder
@@ -16,7 +17,6 @@ from supervisor.programs.doctor.machine_probe import Machine
 
 ANSWER_TIMEOUT_S = 5.0
 FREE_MIN_BYTES = 1 << 30
-OF_NETWORKS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "ceph", "gpfs", "beegfs", "fuse.sshfs", "9p"}
 LOCAL_REMEDY = f"name a folder on a local disk: --state-dir, or {state_dir.STATE_DIR_VARIABLE}"
 
 
@@ -30,7 +30,7 @@ def look(machine: Machine, *, sockets: str | None = None, state: str | None = No
             lambda area: _service(area, places),
             remedy=f"name a folder on a local disk: --socket-dir, or {socket_dir.SOCKET_DIR_VARIABLE}",
         ),
-        *_in_time("state", str(history), lambda area: _history(area, machine, history), remedy=LOCAL_REMEDY),
+        *_in_time("state", str(history), lambda area: _history(area, history), remedy=LOCAL_REMEDY),
         *_in_time(
             "sockets of a run",
             "a folder for temporary files",
@@ -121,7 +121,7 @@ def _unanswered(area: Area, place: socket_dir.Candidate) -> None:
         )
 
 
-def _history(area: Area, machine: Machine, path: Path) -> None:
+def _history(area: Area, path: Path) -> None:
     """Adds a finding on whether history and logs can be kept."""
     try:
         there = _nearest(path)
@@ -133,9 +133,9 @@ def _history(area: Area, machine: Machine, path: Path) -> None:
     if fault:
         _refused(area, path, fault)
         return
-    kind, free = file_system(machine, there), disk.f_bavail * disk.f_frsize
+    kind, free = network_folders.file_system(there), disk.f_bavail * disk.f_frsize
     told = f"{path} on {kind or 'an unknown file system'}, {free / 2**30:.1f} GiB free"
-    if kind in OF_NETWORKS:
+    if kind in network_folders.NETWORK_FILE_SYSTEMS:
         area.warn(
             "state",
             told,
@@ -180,17 +180,6 @@ def _fault(path: Path, there: Path) -> str:
     if not (fault := state_dir.owner_fault(path)):
         write_probe.write(path)
     return fault
-
-
-def file_system(machine: Machine, path: Path) -> str:
-    """Returns the type of the file system as mounted; "" if the kernel does not report it."""
-    best, kind = "", ""
-    for line in machine.text("/proc/self/mountinfo").splitlines():
-        left, _, right = line.partition(" - ")
-        point = left.split()[4].replace("\\040", " ")
-        if (path.is_relative_to(point)) and len(point) >= len(best):
-            best, kind = point, right.split()[0]
-    return kind
 
 
 def _temporary(area: Area, machine: Machine) -> None:

@@ -161,25 +161,12 @@ def test_a_named_folder_of_another_user_is_not_entered(tmp_path: Path, monkeypat
     assert (found.grade, found.found) == (Grade.PROBLEM, f"nobody answers at {named}")
 
 
-def test_a_file_system_is_named_by_its_closest_mount(tmp_path: Path):
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/mountinfo").write_text(
-        "1 1 8:1 / / rw - ext4 /dev/sda rw\n"
-        "2 1 0:9 / /srv rw,relatime shared:1 - nfs4 server:/srv rw\n"
-        "3 1 0:8 / /srv/a\\040b rw - lustre x rw\n"
-    )
-    machine = Machine(tmp_path)
-    assert folders.file_system(machine, Path("/var")) == "ext4"
-    assert folders.file_system(machine, Path("/srv/me")) == "nfs4"
-    assert folders.file_system(machine, Path("/srv/a b/c")) == "lustre"
-
-
 def test_state_on_a_network_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def file_system(machine: Machine, path: Path) -> str:
-        del machine, path
+    def file_system(path: Path) -> str:
+        del path
         return "nfs4"
 
-    monkeypatch.setattr(folders, "file_system", file_system)
+    monkeypatch.setattr(folders.network_folders, "file_system", file_system)
     found = the(look(tmp_path), "state")
     assert found.grade is Grade.WARNING
     assert "nfs4" in found.found

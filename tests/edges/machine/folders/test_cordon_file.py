@@ -33,7 +33,7 @@ async def test_nodes_that_share_the_folder_are_cordoned_one_by_one(tmp_path: Pat
 
     names = iter(["n1", "n2", "n2", "n1"])
     monkeypatch.setattr(network_folders.platform, "node", lambda: next(names))
-    monkeypatch.setattr(network_folders, "_file_system", network)
+    monkeypatch.setattr(network_folders, "file_system", network)
     first, second = CordonFile(tmp_path), CordonFile(tmp_path)
     await first.keep("bad memory")
     assert (first.read(), second.read()) == ("bad memory", "")

@@ -102,7 +102,7 @@ def test_on_a_network_file_system_each_node_has_a_file_and_all_are_read(
         del path
         return "nfs4"
 
-    monkeypatch.setattr("supervisor.edges.machine.network_folders._file_system", network)
+    monkeypatch.setattr("supervisor.edges.machine.network_folders.file_system", network)
     for number, node in enumerate(("n0", "n1"), 1):
         monkeypatch.setattr("platform.node", lambda node=node: node)
         with started(tmp_path) as journal:

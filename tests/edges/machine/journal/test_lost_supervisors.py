@@ -65,7 +65,7 @@ def test_a_restart_of_the_node_ends_its_jobs() -> None:
 def test_a_restart_of_the_node_under_another_name_ends_its_jobs_too(
     disk: str, state: JobState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network_folders, "_file_system", {tmp_path: disk}.__getitem__)
+    monkeypatch.setattr(network_folders, "file_system", {tmp_path: disk}.__getitem__)
     named_before = replace(report(), nodes=(JobNodeReport("former-name", "ready", 0),), log_dir=str(tmp_path))
     assert judged(named_before, recorded_by="another-boot 1 2 3", recorded_at_s=AT_S).state is state
     gone = replace(named_before, log_dir=str(tmp_path / "none"))
