@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from supervisor.edges.machine.folders import socket_dir
-from supervisor.edges.machine.processes import process_table
+from supervisor.edges.machine.processes import control_group, process_table
 from supervisor.edges.users.user_folders import UserFolder
 from supervisor.edges.users.user_process import command_of, environment_of
 from supervisor.errors import ConfigurationError
@@ -57,22 +57,6 @@ def execute(service_dir: Path, instance: str) -> None:
 def _leave_cgroup_to(uid: int) -> None:
     """Lets each cycle of a job have a group of its own; without one, each rank has a session."""
     with suppress(OSError):
-        group = own_cgroup()
-        if group is not None:
+        for group in control_group.own_groups()[:1]:
             for name in DELEGATED:
                 os.chown(group / name, uid, -1)
-
-
-def own_cgroup(process: Path = Path("/proc/self")) -> Path | None:
-    """Returns the v2 group of this process, if the node has any."""
-    lines = (process / "cgroup").read_text().splitlines()
-    path = next((line[3:] for line in lines if line.startswith("0::")), None)
-    if path is None:
-        return None
-    for line in (process / "mountinfo").read_text().splitlines():
-        left, _, right = line.partition(" - ")
-        if right.startswith("cgroup2 "):
-            root, point = left.split(" ")[3:5]
-            inside = path[len(root) :] if root != "/" and path.startswith(root) else path
-            return Path(point) / inside.strip("/")
-    return None

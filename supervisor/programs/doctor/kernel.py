@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import re
 import resource
 
 from supervisor.edges.machine.own_process import kernel_error_remedies
 from supervisor.edges.machine.processes import process_table
+from supervisor.programs.doctor import control_groups
 from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
 from supervisor.programs.doctor.machine_probe import Machine
 
@@ -82,26 +84,18 @@ def _open_files(area: Area, limit: int) -> None:
 
 
 def _processes(area: Area, machine: Machine) -> None:
-    limit = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    group = _own_limit(machine, "pids.max")
-    limits = [each for each in (limit, group) if each is not None and each != resource.RLIM_INFINITY]
-    least = min(limits, default=None)
-    if least is None or least >= PROCESSES_MIN:
-        area.ok("processes", f"at most {'any number' if least is None else least}")
+    own = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    group = control_groups.limit(machine, "pids")
+    least = min(math.inf if own == resource.RLIM_INFINITY else own, math.inf if group is None else group)
+    if least >= PROCESSES_MIN:
+        area.ok("processes", f"at most {'any number' if least == math.inf else least}")
         return
     area.warn(
         "processes",
         f"at most {least}, threads counted",
         why="each rank starts threads by the dozen; a fork that fails ends the cycle",
-        remedy="ulimit -u unlimited, or TasksMax=infinity in the unit",
+        remedy="ulimit -u unlimited, TasksMax=infinity in the unit and its slice, or docker run --pids-limit -1",
     )
-
-
-def _own_limit(machine: Machine, name: str) -> int | None:
-    """Returns the limit of our own control group (version 2); None if it sets none."""
-    folder = next((line[3:] for line in machine.text("/proc/self/cgroup").splitlines() if line.startswith("0::")), "")
-    value = machine.text(f"/sys/fs/cgroup{folder}/{name}") if folder else ""
-    return int(value) if value.isdigit() else None
 
 
 def _shared_memory(area: Area, machine: Machine) -> None:

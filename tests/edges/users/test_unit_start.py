@@ -57,24 +57,3 @@ def test_it_opens_the_socket_says_which_process_it_is_and_keeps_what_systemd_gav
 def test_nobody_starts_it_by_hand(tmp_path: Path):
     with pytest.raises(ConfigurationError, match="cannot start a supervisor for 54321-abc: there is no "):
         unit_start.execute(tmp_path, "54321-abc")
-
-
-V1 = "30 29 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
-V2 = "31 29 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
-
-
-@pytest.mark.parametrize(
-    ("groups", "mounts", "found"),
-    [
-        ("4:memory:/a\n", V1, None),
-        ("4:memory:/a\n0::/system.slice/a\n", V1 + V2, Path("/sys/fs/cgroup/unified/system.slice/a")),
-        ("0::/system.slice/a\n", V1, None),
-    ],
-    ids=["v1 alone", "both", "v2 not mounted"],
-)
-def test_a_node_without_control_groups_of_version_2_has_none_to_leave_to_the_user(
-    tmp_path: Path, groups: str, mounts: str, found: Path | None
-):
-    (tmp_path / "cgroup").write_text(groups)
-    (tmp_path / "mountinfo").write_text(mounts)
-    assert unit_start.own_cgroup(tmp_path) == found

@@ -7,6 +7,13 @@ from pathlib import Path
 from supervisor.programs.doctor.doctor_finding import DoctorFinding, Grade
 from supervisor.programs.doctor.machine_probe import Machine
 
+CGROUP_V2 = {"/proc/self/mountinfo": "31 29 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"}
+CGROUP_V1 = {
+    "/proc/self/mountinfo": "30 29 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+    "31 29 0:27 /docker/1 /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n",
+    "/proc/self/cgroup": "4:memory:/slurm/job_1\n3:pids:/docker/1\n",
+}
+
 
 def machine_of(root: Path, files: dict[str, str] | None = None, environ: dict[str, str] | None = None) -> Machine:
     """Makes a machine. `files`: path → text. A path that ends with / is an empty folder."""

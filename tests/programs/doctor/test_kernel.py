@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.programs.doctor import kernel
 from supervisor.programs.doctor.doctor_finding import Grade
-from tests.programs.doctor.machines import graded, machine_of, program, the
+from tests.programs.doctor.machines import CGROUP_V1, CGROUP_V2, graded, machine_of, program, the
 
 RELEASE = "/proc/sys/kernel/osrelease"
 
@@ -46,11 +46,21 @@ def test_open_files(limit: int, grade: Grade, tmp_path: Path, monkeypatch: pytes
 
 def test_processes_are_limited_by_the_control_group_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     limited_to(-1, monkeypatch)
-    machine = machine_of(tmp_path, {"/proc/self/cgroup": "0::/a/b\n", "/sys/fs/cgroup/a/b/pids.max": "512\n"})
+    groups = {"/proc/self/cgroup": "0::/a/b\n", "/sys/fs/cgroup/a/b/pids.max": "512\n"}
+    machine = machine_of(tmp_path, CGROUP_V2 | groups)
     found = the(kernel.look(machine), "processes")
     assert (found.grade, found.found) == (Grade.WARNING, "at most 512, threads counted")
     (tmp_path / "sys/fs/cgroup/a/b/pids.max").write_text("max\n")
-    assert the(kernel.look(machine), "processes").grade is Grade.OK
+    found = the(kernel.look(machine), "processes")
+    assert (found.grade, found.found) == (Grade.OK, "at most any number")
+    (tmp_path / "sys/fs/cgroup/a/pids.max").write_text("100\n")
+    assert the(kernel.look(machine), "processes").found == "at most 100, threads counted"
+
+
+def test_processes_are_limited_by_a_control_group_of_version_1_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    limited_to(-1, monkeypatch)
+    found = the(kernel.look(machine_of(tmp_path, CGROUP_V1 | {"/sys/fs/cgroup/pids/pids.max": "256\n"})), "processes")
+    assert (found.grade, found.found) == (Grade.WARNING, "at most 256, threads counted")
 
 
 def test_locked_memory_matters_with_infiniband_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
