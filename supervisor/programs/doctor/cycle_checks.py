@@ -13,7 +13,7 @@ from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
 
 PATIENCE_S = 30.0  # a job waits longer for its health service; here a person waits
 UNHEALTHY_WHY = "this node would leave the job before its first cycle"
-SILENT_WHY = "a check without an answer excludes no node, so what it looks for goes unnoticed"
+SILENT_WHY = "a check without an answer excludes no node unless the policy is strict, and what it looks for is unknown"
 REMEDIES = {
     nvhcd_verdict.CHECK: "systemctl status nvhcd, or the service that serves the socket",
     storage_verdict.CHECK: "ls -ld the path, then findmnt and dmesg",
@@ -41,8 +41,10 @@ async def _run_all(spec: JobSpec, plans: tuple[CheckPlan, ...]) -> list[node_che
 
     async def run(plan: CheckPlan) -> None:
         patience_s = min(PATIENCE_S, plan.deadline_s)
-        late = f"it has not answered within {patience_s:g} s"
-        found[plan.name] = (node_check_facts.HealthFinding(plan.name, plan.late, late, patience_s),)
+        late, reason = plan.late, f"it has not answered within {patience_s:g} s"
+        if patience_s < plan.deadline_s:
+            late, reason = Health.UNANSWERED, f"{reason}; a job waits for {plan.deadline_s:g} s"
+        found[plan.name] = (node_check_facts.HealthFinding(plan.name, late, reason, patience_s),)
         with anyio.move_on_after(patience_s):
             found[plan.name] = await checks.run(spec, plan.name, lambda _: None)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from supervisor.config import node_check_plans
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.node_check_plans import HealthChecks
 from supervisor.core.node_check_facts import HealthCheckPolicy
@@ -47,5 +48,11 @@ def test_a_service_that_is_absent_or_silent(tmp_path: Path, monkeypatch: pytest.
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(path))
         silent.listen()
-        late = the(cycle_checks.look(asking(nvhcd_socket=str(path)), "a"), "nvhcd")
-    assert (late.grade, late.found) == (Grade.WARNING, "it has not answered within 0.5 s")
+        for each in (asking(nvhcd_socket=str(path)), strict):
+            late = the(cycle_checks.look(each, "a"), "nvhcd")
+            assert (late.grade, late.found) == (
+                Grade.WARNING, "it has not answered within 0.5 s; a job waits for 135 s"
+            )  # fmt: skip
+        monkeypatch.setattr(node_check_plans, "NVHCD_DEADLINE_S", 0.4)
+        late = the(cycle_checks.look(strict, "a"), "nvhcd")
+        assert (late.grade, late.found) == (Grade.PROBLEM, "it has not answered within 0.4 s")
