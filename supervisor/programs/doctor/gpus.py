@@ -45,6 +45,14 @@ def look(machine: Machine) -> list[DoctorFinding]:
             remedy=f"chmod a+rw /dev/{closed[0]}, or check the device rules of the container or of Slurm's gres.conf",
         )
     answer = machine.ask([sys.executable, "-P", "-c", PROBE], timeout_s=ANSWER_TIMEOUT_S)
+    if answer.fault and not files and not answer.is_late:
+        area.note(
+            "devices",
+            f"a driver, but no /dev/nvidia* and no NVML ({answer.fault})",
+            why="ranks can use no GPU: in a container, the driver is the host's, and none of its GPUs is given to it",
+            remedy="for a job with GPUs: docker run --gpus all, or --device nvidia.com/gpu=all",
+        )
+        return area.findings
     if answer.fault:
         area.problem(
             "nvml",

@@ -28,6 +28,19 @@ def test_nvml_that_fails_is_a_problem(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (found.grade, found.found) == (Grade.PROBLEM, "pynvml.NVMLError_Unknown: Unknown Error")
 
 
+def test_a_container_without_gpus_on_a_node_with_a_driver_has_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    program(tmp_path, "python", "echo pynvml.NVMLError_LibraryNotFound: NVML Shared Library Not Found >&2; exit 1")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin/python"))
+    driver = {"/proc/driver/nvidia/version": "NVRM version: 570.1\n"}
+    found = gpus.look(machine_of(tmp_path, driver))
+    assert graded(found) == {"devices": Grade.NOTE}
+    assert "NVML Shared Library Not Found" in the(found, "devices").found
+    found = gpus.look(machine_of(tmp_path, driver | {"/dev/nvidia0": ""}))
+    assert graded(found) == {"nvml": Grade.PROBLEM}
+
+
 def test_memory_that_is_held_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     told = (
         '{"driver": "570.1", "devices": [{"name": "H100", "used_bytes": 4294967296, "total_bytes": 85899345920},'
