@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
+from supervisor.config.launch_values import join_endpoint
 from supervisor.edges.machine.clock import Clock
 from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
 from supervisor.programs.doctor.machine_probe import Answer, Machine
@@ -174,7 +176,7 @@ def _etcd_program(area: Area, machine: Machine) -> None:
 
 
 def _endpoint(area: Area, endpoint: Endpoint) -> None:
-    place = f"{endpoint.host}:{endpoint.port}"
+    place = join_endpoint(endpoint.host, endpoint.port)
     try:
         socket.create_connection((endpoint.host, endpoint.port), ANSWER_TIMEOUT_S).close()
     except ConnectionRefusedError:
@@ -185,8 +187,8 @@ def _endpoint(area: Area, endpoint: Endpoint) -> None:
                 "endpoint", f"{place} refuses: no leader yet", why="the node with that address leads once it runs"
             )
         return
-    except OSError as error:
-        why = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name can be so long, or have a part without letters
+        why = "no answer" if isinstance(error, TimeoutError) else getattr(error, "strerror", None) or str(error)
         area.problem(
             "endpoint",
             f"{place}: {why}",
@@ -205,7 +207,7 @@ def _etcd(area: Area, place: str) -> None:
     try:
         with urllib.request.urlopen(f"http://{place}/health", timeout=ANSWER_TIMEOUT_S) as answer:
             healthy = str(json.loads(answer.read(4096)).get("health")) == "true"
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, http.client.HTTPException) as error:
         area.note(
             "etcd", f"{place} does not say over plain HTTP whether it is healthy ({error})", why="it may want TLS"
         )

@@ -107,10 +107,23 @@ def test_an_endpoint_that_nobody_serves_is_a_leader_to_come_but_no_etcd(tmp_path
         assert the(look(tmp_path, {}, endpoint), "endpoint").grade is Grade.OK
 
 
-def test_a_name_that_cannot_be_resolved(tmp_path: Path):
-    found = the(look(tmp_path, {}, Endpoint("no-such-host.invalid", 29400)), "endpoint")
+@pytest.mark.parametrize("name", ["no-such-host.invalid", "a..b"])
+def test_a_name_that_cannot_be_resolved(name: str, tmp_path: Path):
+    found = the(look(tmp_path, {}, Endpoint(name, 29400)), "endpoint")
     assert found.grade is Grade.PROBLEM
-    assert found.found.startswith("no-such-host.invalid:29400: ")
+    assert found.found.startswith(f"{name}:29400: ")
+
+
+def test_etcd_is_asked_at_an_address_of_ipv6(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with etcd_that_says(b'{"health":"true"}') as served:
+
+        def connect(*_: object) -> socket.socket:
+            return connected(("127.0.0.1", served.port))
+
+        connected = socket.create_connection
+        monkeypatch.setattr(socket, "create_connection", connect)
+        found = the(look(tmp_path, {}, Endpoint("::1", served.port, is_etcd=True)), "etcd")
+    assert (found.grade, found.found) == (Grade.OK, f"[::1]:{served.port} is well")
 
 
 @contextmanager
@@ -142,3 +155,22 @@ def etcd_that_says(answer: bytes) -> Generator[Endpoint]:
 def test_etcd_says_how_it_is(answer: bytes, grade: Grade, tmp_path: Path):
     with etcd_that_says(answer) as endpoint:
         assert the(look(tmp_path, {}, endpoint), "etcd").grade is grade
+
+
+def test_an_etcd_that_does_not_speak_http_is_a_note(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for _ in range(2):  # the connection of the endpoint's check, and the request
+                connection, _ = server.accept()
+                with connection:
+                    connection.settimeout(10)
+                    if connection.recv(4096):
+                        connection.sendall(b"\x00\x00\x12\x04\x00\x00\x00\x00\x00 of HTTP/2\r\n")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        found = the(look(tmp_path, {}, Endpoint("127.0.0.1", server.getsockname()[1], is_etcd=True)), "etcd")
+        thread.join(10)
+    assert found.grade is Grade.NOTE
+    assert "does not say over plain HTTP whether it is healthy" in found.found
