@@ -62,6 +62,8 @@ def _add_settings(parser: ArgumentParser, settings: tuple[Setting, ...]) -> None
         meaning = setting.meaning.replace("%", "%%")
         default = setting.default_text()
         if setting.is_switch:
+            if setting.default_value() is True:
+                meaning += f" [{default}; false after it turns it off]"
             parser.add_argument(*names, action="store_true", help=meaning)
             continue
         meaning += f" [{default.replace('%', '%%')}]" if default else ""

@@ -119,9 +119,10 @@ RENDEZVOUS_OPTIONS = Setting(
 NODE_RANK = Setting(
     "--node-rank",
     values.integer(0, 1_000_000),
-    "position of this node among all nodes, if neither SLURM_PROCID nor GROUP_RANK is set",
+    "position of this node among all nodes, if none of CROSS_SLURM_PROCID, SLURM_TOPOLOGY_ADDR, SLURM_PROCID and "
+    "GROUP_RANK gives one",
     Group.NODES,
-    default=0,
+    default_words="none: by name",
 )
 LOCAL_ADDRESS = Setting(
     "--local-addr",

@@ -6,12 +6,13 @@ import inspect
 import re
 from datetime import timedelta
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from supervisor.config import rendezvous_settings
 from supervisor.edges.peers.election import etcd_backend
-from worker_client import inprocess
+from worker_client import inprocess, lightning, transformers
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -56,3 +57,11 @@ def _written(default: object) -> str:
 def test_each_option_of_the_rendezvous_is_there() -> None:
     named = {word for code in _reference("many-nodes.md").split("`")[1::2] for word in re.findall(r"[a-z_0-9]+", code)}
     assert named >= rendezvous_settings.OWN_OPTIONS | rendezvous_settings.IDLE_OPTIONS.keys() | etcd_backend.OPTIONS
+
+
+@pytest.mark.parametrize(("module", "base"), [(lightning, "_Monitored"), (transformers, "_Hooks")])
+def test_each_argument_of_a_callback_is_there(module: ModuleType, base: str) -> None:
+    """Autodoc can't show them: the classes that users import are made on top of a framework."""
+    section = _reference("python.md").partition(f"\n## {module.__name__}\n")[2].partition("\n## ")[0]
+    shown = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    assert shown == [*inspect.signature(vars(module)[base]).parameters]

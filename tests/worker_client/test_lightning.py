@@ -147,3 +147,37 @@ def test_heartbeats_are_learned_in_the_run_that_loads_and_saves(tmp_path: Path, 
     code, told = _fit(tmp_path, "FaultToleranceCallback", 5, ANOTHER_LACKS_LIMITS="1")
     assert code == 0
     assert told["limits"] == 2, "the loaded ones, and those that all ranks have calculated again"
+
+
+PAGE_SCRIPT = """
+import torch
+import lightning.pytorch as pl
+
+class Model(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+    def on_train_start(self):
+        print("from step", self.global_step)
+    def training_step(self, batch, index):
+        return self.layer(batch[0]).sum()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+model = Model()
+data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 4)), batch_size=2)
+"""
+
+
+def test_a_second_run_of_the_page_goes_on_where_the_first_one_was(tmp_path: Path):
+    page = (ROOT / "docs" / "how-to" / "lightning.md").read_text()
+    block = page.partition("```python\n")[2].partition("```")[0]
+    for epochs, expected in ((1, "from step 0"), (2, "from step 4")):
+        script = PAGE_SCRIPT + block.replace("/shared/run1", str(tmp_path / "run1")).replace('"auto"', '"cpu"').replace(
+            "devices=8", "devices=1"
+        ).replace("max_epochs=10", f"max_epochs={epochs}")
+        command = [sys.executable, "-W", "ignore", "-c", script]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=140)
+        assert done.returncode == 0, done.stderr
+        assert expected in done.stdout
