@@ -121,6 +121,8 @@ class Relay:
         except (LinkLostError, SessionError, ClusterProtocolError, TimeoutError, OSError) as error:
             why = str(error)
             _log.debug("a connection to the relay of job %s has ended: %s", self._who.job_id, why)
+            if line.distrust:
+                await self._tls.read_again()
         except Exception:  # noqa: BLE001 - the bulkhead: an error of one connection leaves the others alone
             _log.warning("a connection to the relay of job %s has met a defect", self._who.job_id, exc_info=True)
         finally:

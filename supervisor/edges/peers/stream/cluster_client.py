@@ -38,7 +38,7 @@ from supervisor.edges.peers.handshake.hello_exchange import Who
 from supervisor.edges.peers.relays.own_relay import INTRODUCED_S, OwnRelay
 from supervisor.edges.peers.relays.relay_client import RelayClient
 from supervisor.edges.peers.stream.session_store import SessionStore
-from supervisor.edges.peers.transport import cluster_connect
+from supervisor.edges.peers.transport import cluster_connect, cluster_tls
 from supervisor.edges.peers.transport.cluster_line import Line, LinkLostError
 from supervisor.edges.peers.transport.cluster_link import Conversation, PeerAddress
 from supervisor.edges.peers.transport.cluster_session import SessionError
@@ -304,8 +304,11 @@ class ClusterClient:
             if preamble.refusal and not self.was_welcomed:
                 raise RefusedError(f"the leader at {self._address} refuses this node: {preamble.refusal}") from error
             if line.distrust:
-                who = f"this node and the leader at {self._address}"
-                raise RefusedError(f"{who} do not trust each other: {line.ended}") from error
+                why = f"this node and the leader at {self._address} do not trust each other: {line.ended}"
+                if not self.was_welcomed:
+                    raise RefusedError(why) from error
+                await cluster_tls.read_again(self._tls)  # a certificate has expired since
+                raise LinkLostError(why) from error
             raise LinkLostError(f"it says nothing: {error}{self._hint()}") from error
         try:
             hello_exchange.check_user(line, has_secrets=self._tls is not None)

@@ -209,6 +209,8 @@ class ClusterServer:
             why = str(error)
             level = logging.WARNING if line.distrust else logging.DEBUG
             _log.log(level, "a connection to the leader of job %s has ended: %s", self._job_id, why)
+            if line.distrust:
+                await self._tls.read_again()
         except Exception:  # noqa: BLE001 - the bulkhead: an error of one connection leaves the others alone
             _log.warning("a connection to the leader of job %s has met a defect", self._job_id, exc_info=True)
         finally:

@@ -2,7 +2,8 @@
 
 By TLS 1.3, in which both sides show a certificate: the one that the job's token yields (token_certificate.py), or, if
 files are given, one of the cluster's own authority. Any holder of one may join, and names are not compared, since nodes
-meet by address. The files are read once, when the job begins.
+meet by address. The files are read when the job begins, and again when two sides do not trust each other: a certificate
+may have expired in a long job, and have been renewed on the disk.
 
 A handshake costs the leader one or two milliseconds of CPU, in threads of its own (tls_handshakes.py). A third of it
 went into session tickets. So the leader keeps the sessions itself, and a node that comes back within two hours resumes
@@ -12,6 +13,7 @@ its own at a fifth of the cost.
 from __future__ import annotations
 
 import hmac
+import logging
 import os
 import ssl
 from collections.abc import Callable
@@ -20,15 +22,20 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+import anyio
 import msgspec
 from holdfast_wire import private_files, regular_file
 
+from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.peers.transport import token_certificate
 from supervisor.edges.peers.transport.tls_handshakes import Handshakes
 from supervisor.errors import ConfigurationError
 
 RECORD_BYTES_MAX = 16 * 1024  # of one record, so that none is taken in part
 EARLY_BYTES_MAX = 256 * 1024  # that arrive while a step of the handshake is computed
+READ_AGAIN_S = 1.0  # the files may be on a disk that does not answer, and the next attempt must not be late
+
+_log = logging.getLogger("holdfast.cluster")
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
@@ -39,13 +46,15 @@ class TlsFiles(msgspec.Struct, frozen=True):
     authority: str
 
 
-class Tls(msgspec.Struct, frozen=True):
+class Tls(msgspec.Struct):
     """The contexts for both sides of a connection."""
 
     leads: ssl.SSLContext
     follows: ssl.SSLContext
     token: bytes = b""  # of the job; b"": none, so a certificate is enough
     is_from_token: bool = False  # the certificates, so they prove that a side knows the token
+    files: TlsFiles | None = None  # None: the certificates are from the token
+    is_being_read: bool = False  # a thread reads the files again
 
 
 def token_of(tls: Tls | None) -> bytes:
@@ -59,7 +68,30 @@ def load(files: TlsFiles) -> Tls:
         _check_readable(option, path)
     if fault := private_files.secret_fault(key, key.stat()):
         raise ConfigurationError(f"cannot use the key {key} of tls_key: {fault}")
-    return _both(lambda context: _use_files(context, certificate, key, authority))
+    tls = _both(lambda context: _use_files(context, certificate, key, authority))
+    tls.files = files
+    return tls
+
+
+async def read_again(tls: Tls | None) -> None:
+    """Reads the files again, for the next connections. Does nothing without files, or if they can't be used."""
+    if tls is None or tls.files is None or tls.is_being_read:
+        return
+    tls.is_being_read = True
+    with anyio.move_on_after(READ_AGAIN_S):
+        try:
+            await in_thread(partial(_read_again, tls, tls.files), abandon_on_cancel=True)
+        except (ConfigurationError, OSError) as error:  # A file may be half written.
+            tls.is_being_read = False
+            _log.warning("the certificate stays as it was when the job began: %s", error)
+
+
+def _read_again(tls: Tls, files: TlsFiles) -> None:
+    try:
+        fresh = load(files)
+        tls.leads, tls.follows = fresh.leads, fresh.follows
+    finally:
+        tls.is_being_read = False
 
 
 def from_token(token: bytes) -> Tls:
@@ -141,7 +173,11 @@ class Pipe:
         self._of = tls
         context = tls.leads if leads else tls.follows
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=leads, session=session)
+        wrap = partial(context.wrap_bio, self._incoming, self._outgoing, server_side=leads)
+        try:
+            self._tls = wrap(session=session)
+        except ValueError:  # It is of the context before `read_again`.
+            self._tls = wrap()
         self._waiting: list[bytes] | None = []  # data sent before the two sides trust each other; None: they do
         self._handshakes = handshakes
         self.is_computing = False  # a thread uses the TLS object and both buffers; nothing else touches them
@@ -263,6 +299,9 @@ class LeadersTls:
     def pipe(self) -> Pipe | None:
         """Returns a new pipe; None: without TLS."""
         return Pipe(self._tls, leads=True, handshakes=self._handshakes) if self._tls is not None else None
+
+    async def read_again(self) -> None:
+        await read_again(self._tls)
 
     def close(self) -> None:
         if self._handshakes is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -270,5 +271,44 @@ async def test_a_node_that_reconnects_resumes_its_session(place: Path):
             leader.send("b", JOB, again(number))
             await heard.until(lambda number=number: len(heard.events) == number + 1)
         assert tls.leads.session_stats()["hits"] == 3
+        client.forget()
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("is_renewed", [True, False])
+async def test_a_certificate_that_expires_in_a_long_job_is_read_again(
+    place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_renewed: bool
+):
+    """A link broke after that, and the node took the other side's distrust for a final refusal."""
+    port, heard, at_leader = free_port(), Heard(), Heard()
+    for source, ending in ((name, ending) for name in ("node", "expired") for ending in ("pem", "key")):
+        shutil.copy(place / f"{source}.{ending}", tmp_path)
+    shutil.copy(place / "ca.pem", tmp_path)
+    leads, follows, expired = (cluster_tls.load(files(tmp_path, name)) for name in ("node", "node", "expired"))
+    endpoint, lost = PeerAddress("127.0.0.1", port), anyio.Event()
+    leading = cluster_peers.open_peers(Meeting(JOB, "a", endpoint, LIMIT_S, tls=leads), at_leader.post)
+    async with leading as leader, anyio.create_task_group() as tasks:
+        client = ClusterClient(
+            endpoint, job_id=JOB, own_name="b", on_order=heard.post, on_lost=lambda _: lost.set(), tls=follows
+        )
+        tasks.start_soon(lambda: client.run(join_timeout_s=LIMIT_S))
+        client.report(Reported(JOB, NodeJoined("b", -1)))
+        await at_leader.until(lambda: at_leader.events)
+        for each in (leads, follows):
+            each.leads, each.follows = expired.leads, expired.follows
+        if not is_renewed:
+            (tmp_path / "node.pem").write_text("half written")
+        line = client._conversation.line  # pyright: ignore[reportPrivateUsage]
+        assert line is not None
+        line.end("the test breaks it")
+        if is_renewed:
+            leader.send("b", JOB, again(1))
+            await heard.until(lambda: heard.events)
+            assert not lost.is_set()
+        else:
+            with anyio.fail_after(LIMIT_S):
+                await lost.wait()
+            assert not client.is_refused
+            assert "the certificate stays as it was when the job began" in caplog.text
         client.forget()
         tasks.cancel_scope.cancel()
