@@ -49,7 +49,7 @@ class Outbox:
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` makes the channel's thread check for notes."""
         self._wake = wake
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # for a signal handler of the script in the middle of a call
         self._is_watch_new = False
         self._frames: deque[bytes] = deque()
         self._is_overfull = False
@@ -81,11 +81,11 @@ class Outbox:
 
     def request(self, request: WorkloadControlRequest | LeaseQuestion) -> threading.Event | None:
         """Returns an event that is set once the supervisor has answered; None if too many requests already wait."""
+        accepted = threading.Event()  # Python code, in which handlers may run: not while the lock is held
         with self._lock:
             if len(self._requests) >= CONTROL_REQUESTS_MAX:
                 return None
             self._requests_made += 1
-            accepted = threading.Event()
             self._requests[self._requests_made] = request, accepted
             self._unsent_requests.append(self._requests_made)
         self._wake()

@@ -79,11 +79,11 @@ class RankMonitorClient:
             raise RankMonitorClientError(
                 f"cannot have {num_warmup_iters} warm-up iterations: the number is negative; pass 0 or more"
             )
-        self._rank_info = rank = _this_rank()
+        self._rank_info, rank = _this_rank(), _launched_rank()
         self._monitoring = acquire(
             from_environment(os.environ),
-            rank=rank.global_rank,
-            local_rank=rank.local_rank,
+            rank=rank,
+            local_rank=self._rank_info.local_rank,
             timeouts=self._timeouts,
             warm_up_steps=num_warmup_iters,
         )
@@ -228,8 +228,8 @@ class RankMonitorClient:
         if monitoring is not None:
             accepted = monitoring.request_control(request, timeout_s=CONTROL_WAIT_S)
         else:
-            rank = _this_rank()
-            once = acquire(from_environment(os.environ), rank=rank.global_rank, local_rank=rank.local_rank, begin=False)
+            local_rank = _this_rank().local_rank
+            once = acquire(from_environment(os.environ), rank=_launched_rank(), local_rank=local_rank, begin=False)
             accepted = once.request_control(request, timeout_s=CONTROL_WAIT_S)
             once.release()
         if not accepted:
@@ -305,6 +305,12 @@ def _not_ready(what: str, why: str, *, skip: bool) -> bool:
 
 def _section_values(mine: Maxima, names: list[str]) -> list[float]:
     return [mine.out_of_section_s, *(mine.sections_s[name] for name in names)]
+
+
+def _launched_rank() -> int:
+    """Returns the rank as the launcher numbers it; the script's process group may number its ranks in another way."""
+    text = os.environ.get("RANK", "")
+    return int(text) if text.isdecimal() else _this_rank().global_rank
 
 
 def _this_rank() -> RankInfo:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from worker_client.outbox import CALL_FRAMES_MAX, CONTROL_REQUESTS_MAX, Outbox, OverfullError, Watch
@@ -91,3 +93,25 @@ def test_all_is_sent_once_the_kernel_has_it_and_not_after_a_loss(outbox: Outbox)
     assert not outbox.wait_sent(0)
     outbox.give_up()
     assert outbox.wait_sent(0)
+
+
+@pytest.mark.timeout(30)
+def test_a_signal_handler_may_request_in_the_middle_of_a_call(outbox: Outbox):
+    """It runs in the thread that holds the lock."""
+    handled = 0
+
+    def handle(*_: object) -> None:
+        nonlocal handled
+        handled += 1
+        assert outbox.request(REQUEST) is not None
+        outbox.withdraw(REQUEST)
+
+    before = signal.signal(signal.SIGVTALRM, handle)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0.001, 0.001)
+    try:
+        while handled < 200:
+            outbox.say(b"frame")
+            outbox.take()
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)

@@ -14,7 +14,13 @@ import pytest
 from holdfast_wire.v1 import worker_pb2 as wire
 
 from tests.worker_client.fake_supervisor import TOKEN, Connection, FakeSupervisor, Seen
-from worker_client import RankMonitorClient, RankMonitorClientError, WorkloadAction, WorkloadControlRequest
+from worker_client import (
+    RankMonitorClient,
+    RankMonitorClientError,
+    WorkloadAction,
+    WorkloadControlRequest,
+    all_reduce_max,
+)
 
 NewClient = Callable[[], RankMonitorClient]
 
@@ -46,6 +52,18 @@ def test_hello_says_who_the_rank_is(supervisor: FakeSupervisor, new_client: NewC
     assert connection.peer_pid == os.getpid()
     assert client.rank_info is not None
     assert (client.rank_info.global_rank, client.rank_info.local_rank, client.rank_info.pid) == (3, 1, os.getpid())
+
+
+def test_hello_has_the_number_of_the_launcher(
+    supervisor: FakeSupervisor, new_client: NewClient, monkeypatch: pytest.MonkeyPatch
+):
+    """The supervisor refuses another one, and a group of the script's own making may number its ranks anew."""
+    monkeypatch.setattr(all_reduce_max, "global_rank", lambda: 1)
+    client = new_client()
+    client.init_workload_monitoring()
+    assert supervisor.client().hello.rank == 3
+    assert client.rank_info is not None
+    assert client.rank_info.global_rank == 1
 
 
 def test_init_takes_the_configuration(supervisor: FakeSupervisor, new_client: NewClient):

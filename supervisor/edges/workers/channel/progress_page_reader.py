@@ -100,7 +100,10 @@ class ProgressPage:
         self._words[page_layout.WORD_LEASE_UNTIL_NS] = until_ns
 
     def close_descriptor(self) -> None:
-        """Closes our descriptor: the rank has its own by now, and ours would only count against the limit."""
+        """Closes our descriptor: the rank has its own by now, and ours would only count against the limit.
+
+        The mapping keeps another one, as mmap does before Python 3.13.
+        """
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

@@ -128,9 +128,13 @@ class WorkerCycles:
             return NotYet(f"cannot serve local rank {local_rank}: no worker was started for it")
         if peer.pid == pid:
             return Admitted(cycle)
-        # A worker may be a shell or a container tool that runs the script as its child. But a child of a worker that
-        # speaks for itself, such as a data loader, must not replace it.
-        if cycle.speaking.get(local_rank) != pid and self._descends_from(peer.pid, pid):
+        # A worker may be a shell or a container tool that runs the script as its child. But a child of the process
+        # that speaks for the rank, such as a data loader or an evaluation, must not replace it.
+        speaking = cycle.speaking.get(local_rank)
+        if speaking is not None and speaking != peer.pid and self._descends_from(peer.pid, speaking):
+            why = f"pid {speaking} speaks for it, not its child {peer.pid}"
+            return NotYet(f"cannot serve local rank {local_rank}: {why}")
+        if self._descends_from(peer.pid, pid):
             return Admitted(cycle)
         return NotYet(f"cannot serve local rank {local_rank}: its worker is pid {pid}, not {peer.pid}")
 

@@ -16,16 +16,21 @@ from supervisor.edges.workers.channel.worker_frames import Hello
 from tests.settling import settled
 
 HELLO = Hello(1, b"t" * 32, "job", 2, 9, 1, True, 0, None, 0, 0)
-WORKER, CHILD, STRANGER = 500, 501, 900
+WORKER, CHILD, GRANDCHILD, STRANGER = 500, 501, 502, 900
+PARENTS = {CHILD: WORKER, GRANDCHILD: CHILD}
 
 
 def _peer(pid: int, *, foreign: bool = False) -> Peer:
     return Peer(pid, os.geteuid(), foreign)
 
 
+def _descends_from(pid: int, ancestor: int) -> bool:
+    return PARENTS.get(pid) == ancestor or (pid in PARENTS and _descends_from(PARENTS[pid], ancestor))
+
+
 @pytest.fixture
 def cycles() -> WorkerCycles:
-    made = WorkerCycles(descends_from=lambda pid, ancestor: (pid, ancestor) == (CHILD, WORKER))
+    made = WorkerCycles(descends_from=_descends_from)
     spec = JobSpec(job_id="job", command=("x",), local_world_size=2)
     made.open(OpenCycle("job", 2, b"t" * 32, spec, HangLimits(), first_rank=8))
     return made
@@ -65,6 +70,18 @@ def test_a_child_speaks_only_while_the_worker_itself_does_not(cycles: WorkerCycl
     assert isinstance(cycles.answer(HELLO, _peer(WORKER)), Admitted)
     answer.cycle.speaking[1] = WORKER
     assert isinstance(cycles.answer(HELLO, _peer(CHILD)), NotYet)
+
+
+def test_a_child_of_the_script_does_not_replace_it_where_a_shell_started_the_script(cycles: WorkerCycles):
+    """An evaluation that the script starts has its variables, and says hello, too."""
+    cycles.expect("job", 2, 1, WORKER)
+    answer = cycles.answer(HELLO, _peer(CHILD))
+    assert isinstance(answer, Admitted)
+    answer.cycle.speaking[1] = CHILD
+    assert isinstance(cycles.answer(HELLO, _peer(GRANDCHILD)), NotYet)
+    assert isinstance(cycles.answer(HELLO, _peer(CHILD)), Admitted), "it comes back"
+    del answer.cycle.speaking[1]
+    assert isinstance(cycles.answer(HELLO, _peer(GRANDCHILD)), Admitted), "nobody else speaks"
 
 
 def test_from_another_namespace_the_token_decides(cycles: WorkerCycles):
