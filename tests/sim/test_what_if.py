@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 from pathlib import Path
@@ -68,6 +69,40 @@ def test_a_job_whose_budget_is_used_up_is_queued_again():
     assert life.jobs > 10
     assert "restarts used 2 of 2" in life.last_end
     assert life.requeued_s >= (life.jobs - 1) * 300.0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_hang_of_a_job_that_has_ended_fails_no_later_one(seed: int):
+    """Often two ranks hang before the first is noticed, and the next job starts before the second would be."""
+    scenario = Scenario(
+        20, mtbf_s=DAY_S / 4, lost_share=0.0, hang_share=1.0, max_restarts=0, requeue_s=10.0, duration_s=10 * DAY_S
+    )
+    life = simulate(scenario, seed=seed)
+    assert {before[2] for before, after in itertools.pairwise(life.spans) if after[2] == "requeued"} == {"unnoticed"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_job_trains_once_its_own_ranks_have_loaded(seed: int):
+    """Ranks often fail while they load, and the next job starts before they would have loaded."""
+    scenario = Scenario(
+        20, mtbf_s=DAY_S / 4, lost_share=0.0, hang_share=0.0, load_s=600.0, max_restarts=0, requeue_s=10.0,
+        duration_s=10 * DAY_S,
+    )  # fmt: skip
+    steps = itertools.pairwise(simulate(scenario, seed=seed).spans)
+    loads_s = [before[1] - before[0] for before, after in steps if (before[2], after[2]) == ("starting", "redone")]
+    assert len(loads_s) > 50
+    assert loads_s == pytest.approx([scenario.cold_start_s + scenario.load_s] * len(loads_s))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_end_of_a_job_submits_one_job(seed: int):
+    """Every fault ends a job, and nodes are lost while the next one is queued, too."""
+    scenario = Scenario(
+        20, 20, mtbf_s=DAY_S, lost_share=1.0, repair_s=3600.0, max_restarts=0, requeue_s=1800.0,
+        duration_s=10 * DAY_S,
+    )  # fmt: skip
+    life = simulate(scenario, seed=seed)
+    assert 50 < life.jobs - 1 <= life.faults
 
 
 def test_what_is_assumed_is_what_was_measured():

@@ -43,6 +43,7 @@ class _Play:
         self._is_stepping = False
         self._part: frozenset[str] = frozenset()  # the nodes of the running cycle
         self._starting: dict[str, None] = {}  # nodes that were ordered to start the next one
+        self._job = 0  # what is planned for one job concerns no later one
         self._cycle = -1
         self._is_hit = False  # a fault of this cycle is known or will be
         self._is_queued = False  # the job has ended, and there are too few nodes to start it again
@@ -71,6 +72,7 @@ class _Play:
 
     def _submit(self) -> None:
         self._state = coordinator.initial_state(JOB)
+        self._job += 1
         self._cycle, self._part, self._is_hit = -1, frozenset(), False
         self._time.spend(self._timeline.now_s, Spent.WAITING)
         for number, name in enumerate(self._names):
@@ -85,7 +87,7 @@ class _Play:
         self._reports.append(report)
         if self._is_stepping:
             return
-        self._is_stepping = True
+        self._is_stepping, was_over = True, job_termination.is_over(self._state)
         while self._reports:
             jitter = self._random.random()
             event, now_s = self._reports.popleft(), self._timeline.now_s
@@ -94,10 +96,10 @@ class _Play:
                 if isinstance(action, cluster.Send) and action.node not in self._away:
                     self._obey(action.node, action.order)
         self._is_stepping = False
-        if job_termination.is_over(self._state):
-            self._end_job()
-        else:
+        if not job_termination.is_over(self._state):
             self._alarm.reset()
+        elif not was_over:
+            self._end_job()
 
     def _obey(self, name: str, order: orders.Order) -> None:
         match order:
@@ -135,7 +137,7 @@ class _Play:
         self._starting[name] = None
         if len(self._starting) < order.assignment.group_world_size:
             return
-        part, cycle = frozenset(self._starting), self._cycle
+        part, job, cycle = frozenset(self._starting), self._job, self._cycle
         if self._part:
             self._time.spares_used += len(part - self._part)
         if cycle:
@@ -145,10 +147,10 @@ class _Play:
         scenario = self._scenario
         self._time.spend(self._timeline.now_s, Spent.STARTING)
         starts_s = scenario.restart_s if cycle else scenario.cold_start_s
-        self._timeline.after(starts_s + scenario.load_s, lambda: self._train(cycle))
+        self._timeline.after(starts_s + scenario.load_s, lambda: self._train(job, cycle))
 
-    def _train(self, cycle: int) -> None:
-        if self._part and cycle == self._cycle and not self._is_hit:
+    def _train(self, job: int, cycle: int) -> None:
+        if self._part and (job, cycle) == (self._job, self._cycle) and not self._is_hit:
             self._time.spend(self._timeline.now_s, Spent.TRAINING)
 
     # --- faults
@@ -170,9 +172,9 @@ class _Play:
         elif name in self._part:
             is_hang = kind < scenario.lost_share + scenario.hang_share
             self._hit()
-            cycle, reason = self._cycle, f"a rank of {name} {'hangs' if is_hang else 'has failed'}"
+            job, cycle, reason = self._job, self._cycle, f"a rank of {name} {'hangs' if is_hang else 'has failed'}"
             delay_s = scenario.hang_timeout_s if is_hang else 0.0
-            self._timeline.after(delay_s, lambda: self._fail(name, cycle, reason))
+            self._timeline.after(delay_s, lambda: self._fail(name, job, cycle, reason))
 
     def _hit(self) -> None:
         """Stops training at the first fault of a cycle, whether it is known or not."""
@@ -181,8 +183,8 @@ class _Play:
             self._is_hit = True
             self._time.spend(self._timeline.now_s, Spent.UNNOTICED)
 
-    def _fail(self, name: str, cycle: int, reason: str) -> None:
-        if self._part and cycle == self._cycle and name not in self._away:
+    def _fail(self, name: str, job: int, cycle: int, reason: str) -> None:
+        if self._part and (job, cycle) == (self._job, self._cycle) and name not in self._away:
             self._tell(cluster.NodeFailed(name, cycle, reason))
 
     def _lose(self, name: str, number: int) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -32,9 +33,28 @@ def _moment(text: str, otherwise_ns: int) -> int:
 
 
 def in_order(events: Iterable[RecordedEvent]) -> list[RecordedEvent]:
-    """Returns all events in order of time; `at_ns` is the time that counts."""
+    """Returns all events in order of time; `at_ns` is the time that counts.
+
+    A cycle begins after the one before it has ended on all nodes. So events of a cycle come before another node's
+    beginning of the next one, even if that node's clock is a little behind.
+    """
     placed = sorted(events, key=lambda event: (moment_ns(event), event.sequence))
-    return [
+    timed = [
         event if moment_ns(event) == event.at_ns else msgspec.structs.replace(event, at_ns=moment_ns(event))
         for event in placed
     ]
+    begun: dict[int, dict[str, int]] = {}  # by cycle and node
+    for event in timed:
+        if event.kind == "cycle_started":
+            begun.setdefault(event.cycle, {}).setdefault(event.node, event.at_ns)
+    next_begun = {cycle: begun[after] for cycle, after in itertools.pairwise(sorted(begun))}
+    return sorted(timed, key=lambda event: _place(event, next_begun.get(event.cycle, {})))
+
+
+def _place(event: RecordedEvent, next_begun_ns: Mapping[str, int]) -> tuple[int, bool]:
+    """Returns where an event comes. `next_begun_ns`: when each node began the next cycle, the first one first."""
+    if next_begun_ns and event.at_ns <= next_begun_ns.get(event.node, event.at_ns):
+        first_ns = next(iter(next_begun_ns.values()))
+        if first_ns <= event.at_ns < first_ns + LATE_NS:
+            return first_ns, False
+    return event.at_ns, True

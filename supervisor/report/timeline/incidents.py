@@ -42,13 +42,13 @@ _RANK = re.compile(r"\brank ([0-9]{1,9})\b")
 
 
 def incidents_of(
-    events: Sequence[RecordedEvent], cycles: Sequence[Cycle], *, has_failed: bool, has_ended: bool
+    events: Sequence[RecordedEvent], cycles: Sequence[Cycle], *, until_ns: int, has_failed: bool, has_ended: bool
 ) -> tuple[Incident, ...]:
-    """Returns the incidents. `events`: in order of time. `has_failed`: the job failed, so its last fault ended it."""
+    """Returns the incidents. `events`: see `in_order`. `has_failed`: the job failed, so its last fault ended it."""
     found = _Collector(has_failed)
     for event in events:
         found.take(event)
-    found.finish(has_ended=has_ended)
+    found.finish(until_ns, has_ended=has_ended)
     seen = {event.cycle: event.reason for event in events if event.kind == "script_seen"}
     told = [_told(each, number, cycles, seen) for number, each in enumerate(found.collected, 1)]
     return tuple(_not_into_the_next(told))
@@ -79,7 +79,8 @@ class _Collected(msgspec.Struct):
     @property
     def counts(self) -> bool:
         """Whether anything was done about it, so it is more than a remark."""
-        return not self.kinds.isdisjoint(_ACTS | SETTLED | {"workers_stopping", "restart_requested", "workers_stopped"})
+        done = {"workers_stopping", "restart_requested", "workers_stopped"}
+        return not self.kinds.isdisjoint(_ACTS | SETTLED | ENDS | done)
 
 
 class _Collector:
@@ -91,16 +92,13 @@ class _Collector:
         self.collected: list[_Collected] = []
 
     def take(self, event: RecordedEvent) -> None:
+        self._drop_stale(event.at_ns)
         known = self._open
         if known is None:
             if event.kind in _FINDINGS and self._belongs_to_last(event):
                 self.collected[-1].events.append(event)
             elif opens(event):
                 self._open = _Collected([event])
-            return
-        is_stale = not known.counts and event.at_ns - known.events[0].at_ns > STALE_NS
-        if is_stale and opens(event):
-            self._open = _Collected([event])
             return
         if event.kind == "cycle_started" and event.cycle > known.events[0].cycle:
             known.next_cycle = event.cycle
@@ -113,21 +111,30 @@ class _Collector:
         elif event.kind in SETTLED and not known.restarts_all:
             self._close(Outcome.TOLERATED, event.at_ns)
 
-    def finish(self, *, has_ended: bool) -> None:
+    def finish(self, until_ns: int, *, has_ended: bool) -> None:
+        self._drop_stale(until_ns)
         known = self._open
         if known is None:
             return
         if not has_ended:
             self._close(Outcome.OPEN, None)
-        elif (self._has_failed and any(opens(event) for event in known.events)) or (
-            known.restarts_all and "restart_decided" in known.kinds
-        ):
+        elif self._has_failed or "restart_decided" in known.kinds:
             self._close(Outcome.ENDED_JOB, known.events[-1].at_ns)
+
+    def _drop_stale(self, now_ns: int) -> None:
+        """Drops remarks that have had no consequences for too long, whatever comes next."""
+        known = self._open
+        if known is None or now_ns - known.events[0].at_ns <= STALE_NS or known.counts:
+            return
+        fresh = [event for event in known.events if now_ns - event.at_ns <= STALE_NS]
+        events = list(itertools.dropwhile(lambda event: not opens(event), fresh))
+        self._open = _Collected(events) if events else None
 
     def _close(self, outcome: Outcome, at_ns: int | None) -> None:
         known, self._open = self._open, None
         if known is not None and (known.counts or outcome is Outcome.ENDED_JOB):
-            known.outcome, known.until_ns = outcome, at_ns
+            # the clock of the node that begins the next cycle may be behind
+            known.outcome, known.until_ns = outcome, None if at_ns is None else max(at_ns, known.events[0].at_ns)
             self.collected.append(known)
 
     def _belongs_to_last(self, event: RecordedEvent) -> bool:
@@ -200,7 +207,7 @@ def silence_s(reason: str) -> float:
 
 def _cause(events: Sequence[RecordedEvent], by_kind: dict[str, RecordedEvent]) -> tuple[str, tuple[int, ...], str]:
     """Returns the most telling sentence, the ranks to blame, and their node."""
-    first = next((event for event in events if event.kind not in ("workers_stopping",)), events[0])
+    first = events[0]
     found = by_kind.get("root_cause_found") or by_kind.get("hang_explained")
     text = found.reason if found is not None else _DECIDED.sub("", _INTERRUPTED.sub("", first.reason))
     culprits: tuple[int, ...] = ()
@@ -236,8 +243,8 @@ def _decision(decided: Sequence[RecordedEvent], cause: str) -> str:
 
 
 def _trouble(events: Sequence[RecordedEvent], by_kind: dict[str, RecordedEvent], cause: str) -> Trouble:
-    first = events[0]
-    if first.kind == "restart_requested" or (first.kind == "workers_stopping" and "restart_requested" in by_kind):
+    asked = by_kind.get("restart_requested")
+    if asked is not None and (asked is events[0] or events[0].reason.startswith(f"{asked.reason}; restarting")):
         return Trouble.REQUESTED
     if _SILENT.search(cause) or not by_kind.keys().isdisjoint(("hang_detected", "hang_explained")):
         return Trouble.HANG

@@ -33,7 +33,7 @@ def life_of(report: JobReport, events: Iterable[RecordedEvent], *, now_ns: int) 
     until_ns = _until_ns(report, ordered, now_ns)
     cycles = cycles_of(ordered)
     has_failed = report.state is JobState.FAILED
-    incidents = incidents_of(ordered, cycles, has_failed=has_failed, has_ended=has_ended)
+    incidents = incidents_of(ordered, cycles, until_ns=until_ns, has_failed=has_failed, has_ended=has_ended)
     course = course_of(cycles, incidents, began_ns=began_ns, until_ns=until_ns, has_ended=has_ended)
     marks = _marks(ordered, incidents)
     runs = runs_of(ordered, until_ns=until_ns, state=report.state)

@@ -12,11 +12,11 @@ from supervisor.core.facts import JobState
 from supervisor.core.rank_silence import Silence
 from supervisor.ports.reports import RecordedEvent
 from supervisor.report.terminal_report import text_of
-from supervisor.report.timeline.event_ordering import moment_ns
+from supervisor.report.timeline.event_ordering import in_order, moment_ns
 from supervisor.report.timeline.incidents import silence_s
 from supervisor.report.timeline.timeline import Life, LongestSilence, Outcome, Phase, RunEnd, Trouble
 from supervisor.report.timeline.timeline_builder import life_of
-from tests.report.timeline.jobs import BEGAN_NS, Told, killed_and_hung
+from tests.report.timeline.jobs import BEGAN_NS, NODE, Told, killed_and_hung
 
 
 def told(job: Told, state: JobState = JobState.SUCCEEDED, *, now_s: float = 0.0) -> Life:
@@ -191,6 +191,40 @@ def test_a_fault_that_leads_to_nothing_is_a_remark():
     assert [mark.kind for mark in life.marks] == ["node_suspect"]
 
 
+def test_a_remark_of_long_ago_did_not_end_a_job_whose_supervisor_was_killed():
+    job = Told()
+    job.begin(2, cycle=0, ranks=range(2))
+    job.say(5, "node_suspect", "node vm is suspect: memory was in use")
+    report = job.report(JobState.FAILED, ended_at_ns=BEGAN_NS + 1000 * 10**9)
+    life = life_of(report, job.events, now_ns=0)
+    assert life.incidents == ()
+    assert life.running_share == pytest.approx(997.9 / 1000)
+    assert [mark.kind for mark in life.marks] == ["node_suspect"]
+
+
+def test_a_restart_long_after_a_remark_is_not_blamed_on_it():
+    job = Told()
+    job.begin(2, cycle=0, ranks=range(2))
+    job.say(5, "node_suspect", "node vm is suspect: memory was in use")
+    job.say(500, "node_leaves", "node vm leaves the job as asked")
+    job.stop(500, cycle=0, ranks=range(2))
+    job.begin(501, cycle=1, ranks=range(2))
+    assert told(job, JobState.RUNNING, now_s=600).incidents == ()
+
+
+def test_a_remark_that_becomes_stale_takes_no_hang_with_it():
+    job = Told()
+    job.begin(2, cycle=0, ranks=range(2))
+    job.say(5, "node_suspect", "node vm is suspect: memory was in use")
+    job.say(100, "hang_detected", "rank 1 has been silent for 30.0 s (limit 30.0 s)", rank=1)
+    job.say(130, "hang_explained", "rank 1 is in hang (train.py:118)", rank=1, details=[("culprits", "1")])
+    job.decide(130, "rank 1 is in hang (train.py:118)", cycle=0)
+    job.stop(130, cycle=0, ranks=range(2))
+    job.begin(131, cycle=1, ranks=range(2))
+    (incident,) = told(job, JobState.RUNNING, now_s=600).incidents
+    assert (incident.trouble, incident.began_ns) == (Trouble.HANG, BEGAN_NS + 70 * 10**9)
+
+
 def test_what_is_missing_is_said():
     job = killed_and_hung()
     assert told(job).gaps == ()
@@ -210,6 +244,64 @@ def test_the_clock_of_a_node_that_is_far_off_does_not_tear_the_order():
     job.begin(11, cycle=1, ranks=range(2))
     (incident,) = told(job, JobState.RUNNING, now_s=20).incidents
     assert incident.noticed_ns == arrived_ns
+
+
+def _stopped_and_restarted(job: Told, at_s: float, *, ahead_s: float, gone: int | None = None) -> None:
+    """Restarts vm, which leads, and node2, whose clock is ahead. `gone`: a rank that has ended before."""
+    for node, ranks, by_s in ((NODE, (0, 1), 0.0), ("node2", (2, 3), ahead_s)):
+        job.stop(at_s + by_s, cycle=0, ranks=[rank for rank in ranks if rank != gone], node=node)
+        job.begin(at_s + 0.3 + by_s, cycle=1, ranks=ranks, node=node)
+
+
+def _begun(*, ahead_s: float) -> Told:
+    job = Told()
+    job.begin(2, cycle=0, ranks=(0, 1))
+    job.begin(2 + ahead_s, cycle=0, ranks=(2, 3), node="node2")
+    return job
+
+
+@pytest.mark.parametrize("ahead_s", [-4.9, -0.5, 0.0, 0.5, 4.9])
+def test_one_fault_of_nodes_whose_clocks_differ_a_little_is_one_incident(ahead_s: float):
+    job = _begun(ahead_s=ahead_s)
+    cause = "rank 3 (pid 103) was killed by SIGKILL"
+    job.say(20 + ahead_s, "worker_failed", cause, rank=3, node="node2")
+    job.decide(20, cause, cycle=0)
+    _stopped_and_restarted(job, 20, ahead_s=ahead_s, gone=3)
+    life = told(job, JobState.RUNNING, now_s=60)
+    (incident,) = life.incidents
+    assert (incident.trouble, incident.outcome, incident.culprits, incident.node, incident.cause) == (
+        Trouble.FAILURE, Outcome.RESTARTED, (3,), "node2", cause
+    )  # fmt: skip
+    ends = {run.rank: run.end for run in life.runs if run.cycle == 0}
+    assert ends == {0: RunEnd.STOPPED, 1: RunEnd.STOPPED, 2: RunEnd.STOPPED, 3: RunEnd.FAILED}
+
+
+def test_a_clock_that_is_a_little_behind_hides_no_silence():
+    job = _begun(ahead_s=-1.0)
+    job.say(20, "hang_detected", "rank 1 has been silent for 9.0 s (limit 9.0 s)", rank=1)
+    job.say(20.9, "hang_explained", "rank 1 is in hang (train.py:118)", rank=1, details=[("culprits", "1")])
+    job.decide(20.9, "rank 1 is in hang (train.py:118)", cycle=0)
+    _stopped_and_restarted(job, 20.9, ahead_s=-1.0)
+    (incident,) = told(job, JobState.RUNNING, now_s=60).incidents
+    assert (incident.trouble, incident.began_ns) == (Trouble.HANG, BEGAN_NS + 11 * 10**9)
+
+
+@pytest.mark.parametrize("ahead_s", [-0.5, 0.5])
+def test_a_request_at_a_node_whose_clock_differs_a_little_is_no_fault(ahead_s: float):
+    job = _begun(ahead_s=ahead_s)
+    job.say(20 + ahead_s, "restart_requested", "holdfast restart by ann", node="node2")
+    job.decide(20, "holdfast restart by ann", cycle=0)
+    _stopped_and_restarted(job, 20, ahead_s=ahead_s)
+    (incident,) = told(job, JobState.RUNNING, now_s=60).incidents
+    assert (incident.trouble, incident.cause) == (Trouble.REQUESTED, "holdfast restart by ann")
+
+
+def test_events_of_one_node_stay_in_order_of_time():
+    job = killed_and_hung()
+    job.say(10.55, "output_dropped", cycle=0)
+    assert [event.sequence for event in in_order(job.events)] == [
+        event.sequence for event in sorted(job.events, key=lambda event: event.at_ns)
+    ]
 
 
 def test_what_a_new_leader_is_told_of_the_past_keeps_its_time_and_an_outage_counts_from_its_beginning():
@@ -289,6 +381,7 @@ def test_any_events_in_any_order_make_a_life(
     assert at_ns == life.until_ns
     assert all(each.cost_s(life.until_ns) >= 0 for each in life.incidents)
     assert [each.number for each in life.incidents] == list(range(1, len(life.incidents) + 1))
+    assert all(span.to_ns >= span.from_ns for each in life.incidents for span in each.phases)
     assert all(run.ended_ns is None or run.ended_ns >= run.started_ns for run in life.runs)
     assert life_of(job.report(state), job.events, now_ns=BEGAN_NS + 200 * 10**9) == life
 
