@@ -50,6 +50,7 @@ class Feeds:
         self._ending: list[Feed] = []  # feeds whose pipe has ended but is not passed on completely
         self._open_cycles: dict[int, Place] = {}  # their files are not closed
         self._over: set[int] = set()
+        self._told_over: set[int] = set()  # those of them that the process knows of
         self.late: dict[int, tuple[str, int, int, str]] = {}  # by cycle; path, lines, bytes, reason
         self._on_all_closed: Callable[[], None] | None = None
         self.pid = 0  # pid of the writing process
@@ -124,21 +125,38 @@ class Feeds:
         self._events.watch(ours.fileno(), READ, self._on_link)
 
     def _connect(self, feed: Feed) -> None:
-        """Connects the feed to the writing process. Raises OSError."""
+        """Connects the feed to the writing process, or does so once the link has room. Raises OSError."""
         if self._link is None:
             raise BrokenPipeError
-        reader, feed.sink = os.pipe()
+        reader, sink = os.pipe()
         try:
-            os.set_blocking(feed.sink, False)
-            enlarge(feed.sink)
+            os.set_blocking(sink, False)
+            enlarge(sink)
             word = json.dumps(["open", feed.cycle, *feed.place, feed.prefix]).encode()
             socket.send_fds(self._link, [word], [reader])
+            feed.sink = sink
+        except BlockingIOError:
+            os.close(sink)
+            self._wait_for_room()
         except OSError:
-            os.close(feed.sink)
-            feed.sink = -1
+            os.close(sink)
             raise
         finally:
             os.close(reader)
+
+    def _wait_for_room(self) -> None:
+        """Waits until the process has read: the link takes some hundred messages, fewer than a node may have ranks."""
+        if self._link is not None:
+            self._lacks = STALLED
+            self._events.watch(self._link.fileno(), READ | WRITE, self._on_room)
+
+    def _on_room(self) -> None:
+        link = self._link
+        if link is not None:
+            self._events.watch(link.fileno(), READ, self._on_link)
+            self._on_link()  # It may have died meanwhile.
+            if self._link is link:
+                self._start_again()
 
     def _on_link(self) -> None:
         try:
@@ -163,6 +181,7 @@ class Feeds:
     def _forget_cycle(self, cycle: int, path: str, written: int, lines: int, lost_bytes: int, reason: str) -> None:
         self._open_cycles.pop(cycle, None)
         self._over.discard(cycle)
+        self._told_over.discard(cycle)
         self.late.pop(cycle, None)
         self._on_closed(cycle, path, written, lines, lost_bytes, reason)
         if self._on_all_closed is not None and not self._open_cycles:
@@ -183,6 +202,7 @@ class Feeds:
             self._events.forget(self._link.fileno())
             self._link.close()
             self._link = None
+        self._told_over.clear()
         for cycle in self._open_cycles:
             self._on_lost(cycle, -1, 0, DIED)
         for feed in [*self._feeds.values(), *self._ending]:
@@ -208,6 +228,8 @@ class Feeds:
             for feed in [*self._feeds.values(), *self._ending]:
                 if feed.sink < 0:
                     self._connect(feed)
+                    if feed.sink < 0:
+                        return
                     self._go_on(feed)
         except OSError as error:  # A limit is reached.
             self._lacks = f"{DIED}, and no other can be started: {error.strerror or error}"
@@ -218,9 +240,14 @@ class Feeds:
             self._tell_over(cycle)
 
     def _tell_over(self, cycle: int) -> None:
-        with contextlib.suppress(OSError):
-            if self._link is not None and not self._lacks:
+        if self._link is None or self._lacks or cycle in self._told_over:
+            return
+        with contextlib.suppress(OSError):  # The end of the link follows.
+            try:
                 self._link.send(json.dumps(["over", cycle, *self._open_cycles[cycle]]).encode())
+                self._told_over.add(cycle)
+            except BlockingIOError:
+                self._wait_for_room()
 
     # --- one worker's output ---------------------------------------------------------------------------------------
 

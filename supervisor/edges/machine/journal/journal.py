@@ -212,9 +212,13 @@ class Journal:
     def _remember(self, job_id: str) -> _Remembered:
         if job_id not in self._memory:
             self._memory[job_id] = _Remembered()
-            while len(self._memory) > MEMORY_JOBS_MAX:
-                self._memory.popitem(last=False)
         self._memory.move_to_end(job_id)
+        while len(self._memory) > MEMORY_JOBS_MAX:
+            # Events that wait for their job's report are nowhere else.
+            written = (name for name, each in self._memory.items() if each.report or not each.events)
+            if (oldest := next(written, job_id)) == job_id:
+                break
+            del self._memory[oldest]
         return self._memory[job_id]
 
     def _enqueue(self, submitted_at_ns: int, event: RecordedEvent) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.journal import journal_reader, journal_writer
-from supervisor.edges.machine.journal.journal import MEMORY_EVENTS_PER_JOB_MAX, Journal
+from supervisor.edges.machine.journal.journal import MEMORY_EVENTS_PER_JOB_MAX, MEMORY_JOBS_MAX, Journal
 from supervisor.edges.machine.journal.journal_batch import Batch
 from supervisor.edges.machine.journal.journal_reader import open_reader
 from tests.edges.machine.journal.journal_samples import Alarms, event, report, sequences, started, unexpected
@@ -48,6 +48,22 @@ def test_without_a_thread_events_stay_in_memory_and_the_end_tries_again(
     assert journal.close()
     with open_reader(tmp_path) as reader:
         assert sequences(reader) == [1]
+
+
+def test_an_event_that_more_jobs_get_in_one_turn_than_memory_holds_is_written_for_each(tmp_path: Path) -> None:
+    """A daemon that is stopped records one for each of its jobs before it saves any of them."""
+    names = [f"job-{number}" for number in range(MEMORY_JOBS_MAX + 50)]
+    with started(tmp_path) as journal:
+        for name in names:
+            journal.record(event(1, name))
+            journal.save(report(name))
+        for name in names:
+            journal.record(event(2, name, "stop"))
+        for name in names:
+            journal.save(report(name))
+        assert journal.flush(10)
+    with open_reader(tmp_path) as reader:
+        assert [name for name in names if sequences(reader, name) != [1, 2]] == []
 
 
 def no_thread(_: threading.Thread) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import resource
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -180,3 +183,53 @@ def test_a_writer_that_always_dies_is_started_again_after_growing_pauses(
     assert len(ends) <= len(events.pauses_s) + 2
     os.close(worker_end)
     events.close()
+
+
+def test_more_ranks_than_the_link_takes_messages_are_connected_once_it_is_read(tmp_path: Path) -> None:
+    """The log process may get no time while a node starts hundreds of ranks."""
+    ranks, events, ends = 600, Events(), list[socket.socket]()
+    writers, opened, over = list[int](), dict[str, int](), list[int]()
+
+    def start(link: int) -> int:
+        ends.append(socket.socket(fileno=os.dup(link)))
+        ends[0].setblocking(False)
+        return 1
+
+    def ignore(*_: object) -> None: ...
+
+    def read_link() -> bool:
+        """Takes what the log process would, and lets the spawner go on. Always false."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                data, fds, *_ = socket.recv_fds(ends[0], 4096, 1)
+                match json.loads(data):
+                    case ["open", _, _, _, _, prefix]:
+                        opened[prefix] = fds[0]
+                    case ["over", cycle, *_]:
+                        over.append(cycle)
+                    case _:
+                        pass
+        events.set_timer("turn", 0.0, lambda: None)
+        events.run_once()
+        return False
+
+    made = Feeds(events, start, ignore, ignore)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(8 * ranks, limits[1]), limits[1]))
+    try:
+        writers += [made.open(0, rank, Place(str(tmp_path / "c.log")), f"{rank}: ") for rank in range(ranks)]
+        until(lambda: read_link() or len(opened) == ranks, what="all ranks")
+        os.write(writers[-1], b"last words\n")
+        while writers:
+            os.close(writers.pop())
+        made.over(0)
+        until(lambda: read_link() or over, what="the end of the cycle")
+        assert over == [0]
+        assert os.read(opened[f"{ranks - 1}: "], 100) == b"last words\n"
+    finally:
+        for descriptor in (*writers, *opened.values()):
+            os.close(descriptor)
+        for each in ends:
+            each.close()
+        events.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
