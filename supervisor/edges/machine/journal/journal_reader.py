@@ -87,9 +87,11 @@ class JournalReader:
         return [_event_from_row(job_id, row) for row in connection.execute(query, (run, after_sequence, limit))]
 
     def _newest(self, job_id: str) -> tuple[sqlite3.Connection, int, Sequence[Any]] | None:
-        """Returns the run with its REPORT_COLUMNS."""
-        newest = "ORDER BY submitted_at_ns DESC, run DESC LIMIT 1"
-        query = f"SELECT run, {REPORT_COLUMNS} FROM jobs WHERE job_id = ? {newest}"
+        """Returns the run with its REPORT_COLUMNS.
+
+        In one journal it is the run that was recorded last: the clock may have been stepped back since an earlier one.
+        """
+        query = f"SELECT run, {REPORT_COLUMNS} FROM jobs WHERE job_id = ? ORDER BY run DESC LIMIT 1"
         found: list[tuple[sqlite3.Connection, int, Sequence[Any]]] = []
         for connection in self._connections:
             for run, *row in connection.execute(query, (job_id,)):

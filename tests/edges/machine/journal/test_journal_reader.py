@@ -32,6 +32,18 @@ def test_a_finished_job_can_be_read_without_a_supervisor(tmp_path: Path) -> None
     assert (tmp_path / "journal.db").stat().st_mode & 0o777 == 0o600
 
 
+def test_the_newest_run_of_an_id_is_the_one_recorded_last(tmp_path: Path) -> None:
+    """The clock was an hour ahead when the first one was submitted."""
+    first, second = report(submitted_at_ns=4_000_000_000_000), report(submitted_at_ns=1_000_000_000_000)
+    for each, reason in ((first, "the first"), (second, "the second")):
+        with started(tmp_path) as journal:
+            journal.save(each)
+            journal.record(event(1, reason=reason))
+    with open_reader(tmp_path) as reader:
+        assert reader.recorded("train") == second
+        assert [each.reason for each in reader.events("train")] == ["the second"]
+
+
 def test_an_empty_state_directory_reads_as_empty(tmp_path: Path) -> None:
     with open_reader(tmp_path / "absent") as reader:
         assert reader.jobs() == []
