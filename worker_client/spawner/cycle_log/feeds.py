@@ -135,28 +135,24 @@ class Feeds:
             word = json.dumps(["open", feed.cycle, *feed.place, feed.prefix]).encode()
             socket.send_fds(self._link, [word], [reader])
             feed.sink = sink
-        except BlockingIOError:
+        except OSError as error:
             os.close(sink)
-            self._wait_for_room()
-        except OSError:
-            os.close(sink)
-            raise
+            if not isinstance(error, BlockingIOError):
+                raise
+            self._wait_for_room(self._link)
         finally:
             os.close(reader)
 
-    def _wait_for_room(self) -> None:
+    def _wait_for_room(self, link: socket.socket) -> None:
         """Waits until the process has read: the link takes some hundred messages, fewer than a node may have ranks."""
-        if self._link is not None:
-            self._lacks = STALLED
-            self._events.watch(self._link.fileno(), READ | WRITE, self._on_room)
+        self._lacks = STALLED
+        self._events.watch(link.fileno(), READ | WRITE, lambda: self._on_room(link))
 
-    def _on_room(self) -> None:
-        link = self._link
-        if link is not None:
-            self._events.watch(link.fileno(), READ, self._on_link)
-            self._on_link()  # It may have died meanwhile.
-            if self._link is link:
-                self._start_again()
+    def _on_room(self, link: socket.socket) -> None:
+        self._events.watch(link.fileno(), READ, self._on_link)
+        self._on_link()  # It may have died meanwhile.
+        if self._link is link:
+            self._start_again()
 
     def _on_link(self) -> None:
         try:
@@ -247,7 +243,7 @@ class Feeds:
                 self._link.send(json.dumps(["over", cycle, *self._open_cycles[cycle]]).encode())
                 self._told_over.add(cycle)
             except BlockingIOError:
-                self._wait_for_room()
+                self._wait_for_room(self._link)
 
     # --- one worker's output ---------------------------------------------------------------------------------------
 
