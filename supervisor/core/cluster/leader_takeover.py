@@ -2,7 +2,7 @@
 
 A part of the machine coordinator.py. The ledger says which cycle was ordered last and on which nodes, whether its fault
 was counted, and what the budget is; the nodes report everything else. Once all nodes of the cycle have reported, the
-job continues where it is. unreported_nodes.py says from when on a silent node counts as lost.
+job continues where it is. replacement_fence.py says from when on a silent node counts as lost.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from supervisor.core.cluster import (
     missing_nodes,
     node_states,
     rendezvous_round,
+    replacement_fence,
     restart_policy,
-    unreported_nodes,
 )
 from supervisor.core.cluster.cluster_messages import Action, Event, LeadershipTaken, NodeStands, Send
 from supervisor.core.cluster.coordinator_states import (
@@ -236,7 +236,7 @@ def take(state: State, phase: TakingOver, event: Event, now_s: float) -> Resolve
             return state, (), ()
     if not phase.stands:
         return state, (), ()
-    replaces_from_s = unreported_nodes.from_s(state.recorded or Ledger(), phase)
+    replaces_from_s = replacement_fence.from_s(state.recorded or Ledger(), phase)
     if _is_complete(state, phase, now_s) or (replaces_from_s is not None and now_s >= replaces_from_s):
         return _resolve(state, phase, now_s)
     return *_wait(state, phase, now_s), ()
@@ -253,7 +253,7 @@ def next_deadline_s(state: State, phase: TakingOver) -> float | None:
         return None
     if _is_complete(state, phase, phase.until_s):
         return phase.until_s
-    replaces_from_s = unreported_nodes.from_s(state.recorded or Ledger(), phase)
+    replaces_from_s = replacement_fence.from_s(state.recorded or Ledger(), phase)
     if replaces_from_s is not None:
         return replaces_from_s
     return _gives_up_s(phase) if phase.is_told else phase.until_s
@@ -265,7 +265,7 @@ def _gives_up_s(phase: TakingOver) -> float:
 
 def _wait(state: State, phase: TakingOver, now_s: float) -> Outcome:
     """Waits, because no witness has come: the previous leader's nodes may still train, unheard here."""
-    if now_s < phase.until_s or unreported_nodes.from_s(state.recorded or Ledger(), phase) is not None:
+    if now_s < phase.until_s or replacement_fence.from_s(state.recorded or Ledger(), phase) is not None:
         return state, ()
     text, way_out = _why_it_waits(state.recorded.witnesses if state.recorded is not None else ())
     if now_s >= _gives_up_s(phase):

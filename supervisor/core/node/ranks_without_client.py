@@ -1,4 +1,4 @@
-"""What does the node notice about its ranks without a word from their script?
+"""Which machine hears what the node sees of its ranks without a word from their script?
 
 Folds what needs no line of code in the script: which configured limits nothing has armed (ineffective_limits.py), which
 ranks a signal has stopped (stopped_ranks.py), whose main thread executes nothing (auto_heartbeat_monitor.py), when the
@@ -13,7 +13,7 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core import job_phases, worker_messages
-from supervisor.core.facts import JobRules
+from supervisor.core.facts import HangLimits, JobRules
 from supervisor.core.node import (
     auto_heartbeat_monitor,
     call_watch,
@@ -72,15 +72,12 @@ class Ranks(msgspec.Struct, frozen=True):
         """Returns whether the rank does not exist, has ended, or is being ended with its group."""
         return local_rank >= len(self.monitors) or isinstance(self.monitors[local_rank], rank_monitor.Gone)
 
-    def stop_limit_s(self, local_rank: int, rules: JobRules) -> float | None:
-        """Returns for how long a signal may stop the rank: the limit between heartbeats, or of its main thread."""
+    def limits(self, local_rank: int, rules: JobRules) -> HangLimits:
+        """Returns the limits that hold for the rank: its own once it has said hello."""
         monitor = self.monitors[local_rank]
         if isinstance(monitor, rank_monitor.Watching | rank_monitor.Reading | rank_monitor.Hung):
-            limits = monitor.limits
-        else:
-            limits = self.job.limits or rules.hang_limits
-        both_s = (limits.heartbeat_s, rules.auto_heartbeat_s)
-        return min((limit_s for limit_s in both_s if limit_s is not None), default=None)
+            return monitor.limits
+        return self.job.limits or rules.hang_limits
 
     def in_call(self) -> tuple[int, ...]:
         return tuple(at for at, watch in enumerate(self.watches) if not isinstance(watch, call_watch.Idle))
@@ -162,7 +159,7 @@ def _stop_event(event: Event, ranks: Ranks, rules: JobRules) -> stopped_ranks.Ev
         case node_messages.RankStopped(_, _, local_rank, pid, signal, at_s):
             if ranks.is_over(local_rank):
                 return None
-            limit_s = ranks.stop_limit_s(local_rank, rules)
+            limit_s = stopped_ranks.limit_s(ranks.limits(local_rank, rules), rules.auto_heartbeat_s)
             return stopped_ranks.RankStopped(local_rank, ranks.rank(local_rank), pid, signal, at_s, limit_s)
         case node_messages.RankContinued(_, _, local_rank, at_s):
             return stopped_ranks.RankContinued(local_rank, ranks.rank(local_rank), at_s)

@@ -13,7 +13,7 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.facts import JobEvent
+from supervisor.core.facts import HangLimits, JobEvent
 from supervisor.core.node import node_messages
 
 LATE_S = 1.0  # a deadline passed later than this: the supervisor was stopped or starved
@@ -110,6 +110,15 @@ def step(state: State, event: Event, *, now_s: float, job_id: str, cycle: int, i
             return _pass_deadlines(state, now_s, in_call)
         case _:
             assert_never(event)
+
+
+def limit_s(limits: HangLimits, auto_heartbeat_s: float | None) -> float | None:
+    """Returns for how long a signal may stop a rank: the limit between heartbeats or of its main thread, if shorter.
+
+    It holds from the start on: a stopped rank cannot be at work on its set-up either. None: it is only reported.
+    """
+    both_s = (limits.heartbeat_s, auto_heartbeat_s)
+    return min((each_s for each_s in both_s if each_s is not None), default=None)
 
 
 def next_deadline_s(state: State) -> float | None:

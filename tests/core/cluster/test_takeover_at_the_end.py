@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from supervisor.core import fence_times
-from supervisor.core.cluster import coordinator, leader_takeover, unreported_nodes
+from supervisor.core.cluster import coordinator, leader_takeover, replacement_fence
 from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     Event,
@@ -82,7 +82,7 @@ def test_what_was_recorded_is_lost_and_the_nodes_know_better():
 def test_the_ledger_is_lost_and_nothing_runs_so_nothing_begins_before_all_nodes_are_there():
     """A reported verdict may be lost with its lease: a node that missed the end must not begin the job again."""
     play = new_leader(Ledger(), leader="b")
-    play >> stands("b", 1, MemberState.JOINED, left_ago_s=unreported_nodes.KEPT_S) << ()
+    play >> stands("b", 1, MemberState.JOINED, left_ago_s=replacement_fence.KEPT_S) << ()
     play.at(fence_times.TAKE_OVER_S) >> DeadlineReached()
     assert kinds(play) == ["rendezvous_waits"]
     give_up_s = fence_times.TAKE_OVER_S + RULES.rendezvous.join_timeout_s
