@@ -33,6 +33,7 @@ SHORTFALLS: Mapping[str, str] = {
     "restart_torch": "of the run of median time, 16 ms go to notice the exit, 36 to end four processes (the kernel "
     "gives back what torch has mapped), 18 to fork four with a store, 28 to gloo's rendezvous, 1 to all decisions",
     "restart_package": "the same",
+    "restart_lazy_warm": "what takes longer than in the rows above has not been looked into",
     "inprocess_hard": "from SIGKILL to the end of a process with torch, the kernel took 0.012 s of that, to give back "
     "its memory (0.019 before what torch loads lay in huge pages; n 36 each, in turn)",
     "useful_time_kills": "one run. Its time begins with the command, so it holds the cold start; each kill costs the "
