@@ -92,6 +92,7 @@ def split_endpoint(value: str) -> tuple[str, int | None]:
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:\[\]]*))(?::([0-9]{1,9}))?", value)
     if not found:
         raise ValueProblem("it is not HOST:PORT", "write HOST:PORT, an IPv6 address in brackets")
+    _check_host_name(found[2] or "")
     return found[1] or found[2] or "", int(found[3]) if found[3] is not None else None
 
 
@@ -105,7 +106,14 @@ def parse_address(value: str) -> str:
     bare = value[1:-1] if value.startswith("[") and value.endswith("]") else value
     if not re.fullmatch(r"[A-Za-z0-9._:%-]+", bare):
         raise ValueProblem("it is neither a host name nor an address", "write one such as 127.0.0.1")
+    _check_host_name(bare)
     return bare
+
+
+def _check_host_name(name: str) -> None:
+    """Refuses what no name server is asked for: Python cannot encode it. Raises ValueProblem."""
+    if name and ":" not in name and not all(0 < len(part) < 64 for part in name.removesuffix(".").split(".")):
+        raise ValueProblem("each part of a host's name has 1 to 63 characters", "write one such as node1.cluster")
 
 
 def parse_preload(value: str) -> str:

@@ -51,6 +51,9 @@ USAGE: list[tuple[list[str], str]] = [
      "cannot use --rdzv-backend zookeeper: no installed package offers such a backend; write c10d or etcd"),
     (["--rdzv-endpoint", "a:b", "t"],
      "cannot use --rdzv-endpoint a:b: it is not HOST:PORT; write HOST:PORT, an IPv6 address in brackets"),
+    (["--rdzv-endpoint", "a..b:29400", "t"],
+     "cannot use --rdzv-endpoint a..b:29400: each part of a host's name has 1 to 63 characters; write one such as "
+     "node1.cluster"),
     (["--rdzv-conf", "timeout", "t"],
      "cannot use --rdzv-conf timeout: 'timeout' is not KEY=VALUE; write KEY=VALUE,KEY=VALUE"),
     (["--master-port", "65536", "t"],

@@ -52,6 +52,7 @@ def test_each_way_to_meet_travels(changes: dict[str, Any]):
         (of_nodes(max_nodes=9), "rendezvous.max_nodes: it is not nodes.max_nodes"),
         (of_nodes(port=0), "nodes.port: a port is 1 to 65535"),
         (of_nodes(host="a b"), "nodes.host: it is neither a host name nor an address"),
+        (of_nodes(host="a..b"), "nodes.host: each part of a host's name has 1 to 63 characters"),
         (of_nodes(host=""), "nodes.host: it is neither a host name nor an address"),
         (of_nodes(host="10.0.0.1"), "nodes.token_file: anybody who reaches that address could join the job"),
         (of_nodes(name=""), "nodes.name: it is empty"),
