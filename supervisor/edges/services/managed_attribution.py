@@ -27,6 +27,7 @@ from supervisor.config.attribution_settings import (
     read_key,
 )
 from supervisor.edges.machine.own_process import kernel_error_remedies
+from supervisor.edges.machine.own_process.own_descriptors import separately
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.services.attribution_client import AttributionClient
@@ -94,14 +95,11 @@ class ManagedAttribution:
         timeout_s = self._settings.startup_timeout_s
         with ExitStack() as held:
             try:
-                own, theirs = map(held.enter_context, socket.socketpair())
-                own.setblocking(False)
-                folder = await self._threads.call(self._app_log_dir, timeout_s=timeout_s, discard=len)
-                process = self._start(folder, theirs)
+                process, own = await self._threads.call(self._start, timeout_s=timeout_s, discard=_discard)
+                held.enter_context(own)
                 handle = process_table.descriptor_of_child(process)
             except OSError as error:
                 return _cannot_start(error)
-            theirs.close()
             self.pid = process.pid
             try:
                 with anyio.move_on_after(timeout_s) as starting:
@@ -132,8 +130,22 @@ class ManagedAttribution:
         os.makedirs(folder, exist_ok=True)
         return folder
 
-    def _start(self, folder: str, link: socket.socket) -> subprocess.Popen[bytes]:
-        """Starts the process. Raises OSError."""
+    def _start(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        """Starts the process; returns our end of its link, too. Blocks on the disks of logs and interpreter.
+
+        Raises OSError.
+        """
+        folder = separately(self._app_log_dir)
+        own, theirs = socket.socketpair()
+        with theirs:
+            try:
+                own.setblocking(False)
+                return self._execute(folder, theirs), own
+            except BaseException:  # whatever it was, close the descriptor; raised again
+                own.close()
+                raise
+
+    def _execute(self, folder: str, link: socket.socket) -> subprocess.Popen[bytes]:
         settings = self._settings
         arguments = [
             "--app-log-dir", folder, "--listen", "{}:{}".format(*MANAGED_ADDRESS), "--log-file", self.log_path,
@@ -152,6 +164,12 @@ class ManagedAttribution:
             pass_fds=(link.fileno(),),
             start_new_session=True,
         )
+
+
+def _discard(started: tuple[subprocess.Popen[bytes], socket.socket]) -> None:
+    process, own = started
+    own.close()
+    process_table.discard(process)
 
 
 def _cannot_start(error: OSError) -> str:

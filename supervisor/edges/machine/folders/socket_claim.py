@@ -55,7 +55,7 @@ class SocketDirClaim:
 
     def close(self) -> None:
         if self._lock >= 0:
-            os.close(self._lock)
+            _release(self._lock)
             self._lock = -1
 
 
@@ -66,7 +66,7 @@ def held(path: Path) -> Generator[None]:
     try:
         yield
     finally:
-        os.close(descriptor)
+        _release(descriptor)
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def held_if_dead(path: Path) -> Generator[bool]:
     try:
         yield _is_left(descriptor, path / LOCK_FILE)
     finally:
-        os.close(descriptor)
+        _release(descriptor)
 
 
 def _is_left(descriptor: int, path: Path) -> bool:
@@ -193,6 +193,13 @@ def _lock(path: Path) -> int:
                 raise ConfigurationError(f"cannot write {target}: {error.strerror or error}; {remedy}") from error
             return descriptor
         os.close(descriptor)  # Deleted between open and lock: nobody else would look at the lock that we hold.
+
+
+def _release(descriptor: int) -> None:
+    """Unlocks and closes the file: a process that has not executed yet may have a copy, which holds the lock, too."""
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:

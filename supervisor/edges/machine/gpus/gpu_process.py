@@ -14,12 +14,14 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import anyio
 
 import supervisor
+from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes import process_table
 
 ROOT = Path(supervisor.__file__).parent.parent
@@ -28,6 +30,7 @@ ANSWER_S = 5.0  # on top of the time that the question itself may take; a cold d
 READ_BYTES = 65536
 LINE_BYTES_MAX = 1024 * 1024
 END_S = 1.0
+STARTS_STUCK_MAX = 2  # each is a thread that waits for the file system of the interpreter
 DOOMED_S = 0.2
 
 
@@ -44,6 +47,8 @@ class GpuProcess:
         self.answer_s = answer_s
         self._current: _Running | None = None
         self._doomed: list[_Running] = []  # killed, but not ended yet
+        self._starting = anyio.Lock()
+        self._threads = SideThreads(stuck_max=STARTS_STUCK_MAX)
 
     @property
     def pid(self) -> int | None:
@@ -52,7 +57,7 @@ class GpuProcess:
     async def ask(self, question: str, *, takes_s: float = 0.0, **more: object) -> dict[str, object]:
         """Returns the answer. `takes_s`: how long the question itself may take. Raises SilentError."""
         await self._await_doomed(DOOMED_S)
-        running = self._start()
+        running = await self._running()
         number, future = running.put(question, more)
         try:
             with anyio.fail_after(takes_s + self.answer_s):
@@ -84,19 +89,24 @@ class GpuProcess:
             for each in self._doomed:
                 await each.ended.wait()
 
-    def _start(self) -> _Running:
-        if self._current is not None and not self._current.has_ended:
+    async def _running(self) -> _Running:
+        """Returns the process that runs, or starts one. Raises SilentError."""
+        async with self._starting:
+            if self._current is None or self._current.has_ended:
+                self._current = await self._start()
             return self._current
+
+    async def _start(self) -> _Running:
         self._doomed = [each for each in self._doomed if not each.has_ended]
         if self._doomed:
             raise SilentError(f"NVML hangs: process {self._doomed[0].process.pid} asks it and can't be ended")
         environment = dict(os.environ if self._environment is None else self._environment)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH", ""))))
+        start = partial(_execute, [sys.executable, "-P", "-c", PROGRAM], environment)
         try:
-            self._current = _Running([sys.executable, "-P", "-c", PROGRAM], environment)
+            return _Running(await self._threads.call(start, timeout_s=self.answer_s, discard=process_table.discard))
         except OSError as error:
-            raise SilentError(f"{sys.executable} cannot be started ({error.strerror})") from error
-        return self._current
+            raise SilentError(f"{sys.executable} cannot be started ({error.strerror or error})") from error
 
     def _give_up(self, running: _Running, why: str) -> None:
         if self._current is running:
@@ -109,17 +119,9 @@ class GpuProcess:
 class _Running:
     """One process, from its start until it is reaped."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Starts the process. Raises OSError."""
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            cwd="/",
-            start_new_session=True,
-        )
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        """Raises OSError without a descriptor of the process, which has then ended."""
+        self.process = process
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, asyncio.Future[dict[str, object]]] = {}
         self._asked = 0
@@ -206,6 +208,19 @@ class _Running:
         for future in waiting.values():
             if not future.done():
                 future.set_exception(SilentError(why))
+
+
+def _execute(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Starts the process. Blocks until the file system of the interpreter answers. Raises OSError."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        cwd="/",
+        start_new_session=True,
+    )
 
 
 _stuck: list[_Running] = []  # kept here, so that no destructor complains that they still run

@@ -3,6 +3,9 @@
 A new process gets a copy of every descriptor and closes it before it executes. A file system that never answers holds
 up that close, and with it the start of any job's spawner. So a thread that reads a job's files has its own table of
 descriptors, which no other thread's children copy. In return it can't use the descriptors of other threads.
+
+A process that such a thread starts copies only what the thread has. From another thread, it would copy our locks and
+connections, and hold them for as long as it waits for a dead folder, even after our end.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 
@@ -43,18 +47,24 @@ def _close_range(first: int, last: int, flags: int) -> bool:
     return _libc.syscall(_CLOSE_RANGE, ctypes.c_uint(first), ctypes.c_uint(last), ctypes.c_uint(flags)) == 0
 
 
-def separately(work: Callable[[], _T]) -> _T:
-    """Returns the result of `work`, done in a separate thread while this one waits. Raises OSError without one."""
-    found: list[_T] = []
+def separately(work: Callable[[], _T], *kept: int) -> _T:
+    """Returns the result of `work`, done in a separate thread while this one waits; raises what `work` raises.
+
+    The thread has only the descriptors in `kept`. Raises OSError without a thread.
+    """
+    outcome = Future[_T]()
 
     def run() -> None:
-        separate()
-        found.append(work())
+        separate(*kept)
+        try:
+            outcome.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it belongs to the waiting caller, in the other thread
+            outcome.set_exception(error)
 
     thread = threading.Thread(target=run, name="job file", daemon=True)
     threads.start(thread)
     thread.join()
-    return found[0]
+    return outcome.result()
 
 
 class OwnThread:

@@ -19,6 +19,9 @@ ANCESTORS_MAX = 64
 
 ENVIRON_BYTES_MAX = 8 << 20  # execve takes less; a process may claim any range of its memory for its environment
 _PR_SET_CHILD_SUBREAPER = 36
+# vfork would stop every thread of this process until the child has executed: if its folder or program is on a file
+# system that does not answer, that never happens.
+subprocess._USE_VFORK = False  # pyright: ignore[reportPrivateUsage] - the documented switch
 
 
 class NoDescriptorsError(OSError):
@@ -43,12 +46,17 @@ def descriptor_of_child(process: subprocess.Popen[bytes]) -> int:
     try:
         return descriptor(process.pid)
     except OSError:
-        process.kill()
-        process.wait()
-        for end in (process.stdin, process.stdout, process.stderr):
-            if end is not None:
-                end.close()
+        discard(process)
         raise
+
+
+def discard(process: subprocess.Popen[bytes]) -> None:
+    """Kills a child that nobody wants any more, and waits for its end."""
+    process.kill()
+    process.wait()
+    for end in (process.stdin, process.stdout, process.stderr):
+        if end is not None:
+            end.close()
 
 
 def all_processes() -> Iterator[ProcessEntry]:

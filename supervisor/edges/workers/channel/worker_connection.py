@@ -6,6 +6,7 @@ import copy
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 import anyio
 from holdfast_wire.framing import WORKER_FRAME_BYTES_MAX, Decoder, FrameTooLongError
@@ -179,4 +180,7 @@ class WorkerConnection:
             return  # it is gone or does not read: we need not wait
 
     def close(self) -> None:
+        """Ends the connection, even if a process that has not executed yet has a copy of the socket."""
+        with suppress(OSError):  # The peer is gone, or this was closed before.
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

@@ -132,6 +132,7 @@ class SpawnerLifecycle(msgspec.Struct, frozen=True):
                 claim=self.claims.descriptors(spec.job_id),
                 return_folder=self.return_folder if spec.may_come_back else None,
                 on_step=steps.append,
+                apart=True,
             )
 
         try:

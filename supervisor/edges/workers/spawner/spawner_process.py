@@ -9,6 +9,7 @@ import stat
 import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,9 +35,6 @@ _TOO_LONG = (
     "the kernel takes 128 KiB for one argument or variable, and for all of them together a quarter of the limit on the "
     "stack (ulimit -s): raise that, or pass some of them in a file"
 )
-# vfork would stop every thread of this process until the child has executed: if the folder or the interpreter is on a
-# file system that does not answer, that never happens.
-subprocess._USE_VFORK = False  # pyright: ignore[reportPrivateUsage] - the documented switch
 
 
 def _ignored(step: str) -> None:
@@ -82,6 +80,7 @@ def start_process(
     claim: tuple[int, ...] = (),
     return_folder: Path | None = None,
     on_step: OnStep = _ignored,
+    apart: bool = False,
 ) -> SpawnerProcess:
     """Starts a spawner. Blocks for the one or two milliseconds of an exec, longer if a file system does not answer.
 
@@ -91,6 +90,8 @@ def start_process(
     `learned`: what an earlier spawner's workers taught it; such a spawner loads in the background.
     `open_files`: open_files.RaisedLimit.before_and_now. `claim`: JobClaims.descriptors, which the spawner and its
     children inherit and so hold. `return_folder`: where a returning supervisor looks for it; None: there is none.
+    `apart`: the process copies only the descriptors that are passed to it. While it waits for a dead folder, it keeps
+    its copies, even after our end: our lock and the connections of other jobs must not be among them.
     """
     settings = SpawnerSettings(
         job_id=spec.job_id,
@@ -109,7 +110,8 @@ def start_process(
         open_files=() if spec.resource_limits else open_files,
     )
     try:
-        return _start(settings, spec, env, output_dir, make_command or _make_command, claim, return_folder, on_step)
+        make_command = make_command or _make_command
+        return _start(settings, spec, env, output_dir, make_command, claim, return_folder, on_step, apart=apart)
     except (OSError, ValueError, ImportError, subprocess.SubprocessError) as error:
         kind = ExhaustedError if kernel_error_remedies.remedy(error) else InvalidRequestError
         raise kind(f"cannot start the spawner of job {spec.job_id}: {_in_words(error)}; {_remedy(error)}") from error
@@ -124,6 +126,8 @@ def _start(
     claim: tuple[int, ...],
     return_folder: Path | None,
     on_step: OnStep,
+    *,
+    apart: bool,
 ) -> SpawnerProcess:
     with ExitStack() as undo, ExitStack() as held:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -161,7 +165,10 @@ def _start(
         if command.settings_fd >= 0:
             held.callback(os.close, command.settings_fd)
             passed = (command.settings_fd, *passed)
-        process = _execute(command, spec, passed, private=settings.private, output_dir=output_dir, on_step=on_step)
+        execute = partial(
+            _execute, command, spec, passed, private=settings.private, output_dir=output_dir, on_step=on_step
+        )
+        process = _apart(execute, passed) if apart else execute()
         undo.callback(process.wait)
         undo.callback(process.kill)
         if spec.resource_limits:
@@ -217,6 +224,12 @@ def _execute(
             start_new_session=True,
             umask=-1 if spec.umask is None else spec.umask,
         )
+
+
+def _apart(execute: Callable[[], subprocess.Popen[bytes]], passed: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    from supervisor.edges.machine.own_process.own_descriptors import separately  # Late: it loads asyncio.
+
+    return separately(execute, *range(3), *passed)
 
 
 def _open_output(path: Path, files: ExitStack) -> int:

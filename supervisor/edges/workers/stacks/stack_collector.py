@@ -21,7 +21,8 @@ from anyio.abc import TaskGroup
 
 from supervisor.core.facts import Evidence
 from supervisor.core.process_facts import RankFacts, RankLook
-from supervisor.edges.machine.own_process.threads import in_thread
+from supervisor.edges.machine.own_process.own_descriptors import separately
+from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.workers.stacks.process_activity import ProcessActivity, ProcessSample, facts_of, is_stopped
 from supervisor.edges.workers.stacks.source_line import source_line
 from supervisor.edges.workers.stacks.stack_text import (
@@ -44,12 +45,15 @@ CLOSING_S_MAX = 0.05
 OUTPUT_BYTES_MAX = 4 * 1024 * 1024
 ATTEMPTS_MAX = 3  # a running interpreter changes while it is read; a second attempt usually succeeds
 NOTES_MAX = 8
-SOURCE_THREADS_MAX = 2
+SOURCES_STUCK_MAX = 2
+UNREAPED_MAX = 64  # killed runs of py-spy that have not ended: it may be on a file system that does not answer
 GIL_FRAMES_MAX = 16  # the innermost frames of the thread that holds it
 FIRST_LOOK_S_MAX = 0.02
 LOOKS_APART_S = 0.02  # at least: a process that computes, or wakes up, shows it in this time
 UNANSWERED_S = 0.02  # a client that gets the GIL answers within a few milliseconds
 NO_TIME = "py-spy had no time"
+SHELL = ("/bin/sh", "-c", 'exec "$0" "$@"')
+SHELL_CANNOT_EXECUTE = (126, 127)
 NOTE_CHARACTERS_MAX = 300
 
 
@@ -78,7 +82,7 @@ class StackCollector:
         """`py_spy`: the program; None: the one beside this interpreter, else the one in PATH."""
         self._py_spy = py_spy if py_spy is not None else _find_py_spy()
         self._looks = ProcessActivity()
-        self._source_threads = anyio.CapacityLimiter(SOURCE_THREADS_MAX)
+        self._sources = SideThreads(stuck_max=SOURCES_STUCK_MAX)
         self._unreaped: list[subprocess.Popen[bytes]] = []
         # More processes than cores would only delay all of them. Accused ranks do not wait for other ranks.
         cores = len(os.sched_getaffinity(0))
@@ -155,8 +159,8 @@ class StackCollector:
             for rank, stack in tuple(this.stacks.items()):
                 this.lines[rank] = source_line(stack[-1])
 
-        with contextlib.suppress(OSError):  # Without a thread there are no lines.
-            await in_thread(read, limiter=self._source_threads, abandon_on_cancel=True)
+        with contextlib.suppress(OSError):  # Without a thread, or if too many are stuck, there are no lines.
+            await self._sources.call(lambda: separately(read), timeout_s=this.left_s(), discard=bool)
 
     async def _look_at(
         self,
@@ -224,6 +228,9 @@ class StackCollector:
         if self._py_spy is None:
             this.faults[rank] = "py-spy is not installed"
             return None
+        if (unreaped := self.unreaped()) >= UNREAPED_MAX:
+            this.faults[rank] = f"{unreaped} earlier runs of {self._py_spy} do not end: its file system may not answer"
+            return None
         for _ in range(ATTEMPTS_MAX):
             if not this.left_s():
                 break  # starting a process can't be interrupted, and is slow with many ranks on a busy node
@@ -239,7 +246,8 @@ class StackCollector:
     async def _run(self, program: Path, pid: int) -> tuple[bytes, str]:
         """Returns output and error text of one run. Kills it when cancelled."""
         # Non-blocking: a stopped or traced process is read as it is, and a killed py-spy leaves no process stopped.
-        command = (str(program), "dump", "--json", "--nonblocking", "--pid", str(pid))
+        # If py-spy is on a file system that does not answer, the shell waits for that, not this thread.
+        command = (*SHELL, str(program), "dump", "--json", "--nonblocking", "--pid", str(pid))
         try:
             # close_fds=False makes it a posix_spawn. A fork would copy this process's page tables. All descriptors
             # close at exec anyway.
@@ -257,8 +265,9 @@ class StackCollector:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_drain, process.stdout, output)
                 tasks.start_soon(_drain, process.stderr, complaint)
-            process.wait()  # it has closed both ends and is about to exit; this returns at once
-            return bytes(output), complaint.decode(errors="replace")
+            code = process.wait()  # it has closed both ends and is about to exit; this returns at once
+            why = complaint.decode(errors="replace")
+            return bytes(output), f"py-spy can't be run: {why}" if code in SHELL_CANNOT_EXECUTE else why
         finally:
             process.stdout.close()
             process.stderr.close()

@@ -104,3 +104,22 @@ def test_a_socket_is_bound_closed_over_a_stale_one_and_nothing_else(tmp_path: Pa
     with pytest.raises(ConfigurationError, match="cannot serve"):
         socket_claim.bind(tmp_path / ("x" * 120))
     assert socket_claim.identity(tmp_path / "missing") is None
+
+
+def test_a_copy_of_the_lock_does_not_outlive_the_claim(tmp_path: Path):
+    """A process that was started and has not executed yet has such a copy."""
+    path = tmp_path / "sock"
+    claim = SocketDirClaim(path)
+    copy = os.dup(next(fd for fd in map(int, os.listdir("/proc/self/fd")) if _is_lock(fd, path)))
+    claim.close()
+    SocketDirClaim(path).close()
+    with socket_claim.held_if_dead(path) as is_dead:
+        assert is_dead
+    os.close(copy)
+
+
+def _is_lock(descriptor: int, path: Path) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}") == str(path / socket_claim.LOCK_FILE)
+    except OSError:
+        return False  # that of the listing itself

@@ -1,6 +1,7 @@
 """What a separate thread opens stays private: no process started meanwhile has it, even for a moment."""
 
 import os
+import subprocess
 import threading
 from pathlib import Path
 
@@ -71,3 +72,22 @@ def test_one_call_alone(tmp_path: Path) -> None:
     descriptors: list[int] = []
     assert separately(lambda: descriptors.append(os.open(tmp_path, os.O_RDONLY)) or "done") == "done"
     assert str(tmp_path) not in open_files()
+
+
+def test_what_the_work_raises_comes_out_of_the_call(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="none"):
+        separately(lambda: os.open(tmp_path / "none", os.O_RDONLY))
+
+
+def test_a_process_that_is_started_separately_copies_only_what_was_kept(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch()
+    lock = os.open(tmp_path / "lock", os.O_RDONLY)
+    os.set_inheritable(lock, True)
+
+    def copied() -> str:
+        look = ("ls", "-l", "/proc/self/fd")
+        return subprocess.run(look, close_fds=False, capture_output=True, text=True, check=True).stdout
+
+    assert str(tmp_path) in separately(copied, *range(3), lock)
+    assert str(tmp_path) not in separately(copied, *range(3))
+    os.close(lock)

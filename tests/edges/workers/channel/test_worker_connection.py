@@ -231,6 +231,18 @@ async def test_what_came_while_we_stood_still_counts_though_the_time_is_over(pai
         assert await connection.receive(timeout_s=0.2) == b"abc"
 
 
+async def test_a_closed_connection_ends_for_the_peer_even_if_there_is_a_copy_of_the_socket():
+    """A process that was started and has not executed yet has such a copy."""
+    ours, theirs = socket.socketpair()
+    with ours.dup(), theirs:
+        connection = WorkerConnection(ours, Clock())
+        connection.send_last(b"last")
+        connection.close()
+        theirs.settimeout(5)
+        assert (theirs.recv(10), theirs.recv(10)) == (b"last", b"")
+        connection.close()
+
+
 async def test_one_who_gives_up_in_the_midst_of_a_frame_leaves_its_rest_to_the_next(pair: Pair):
     connection, peer = pair
     peer.setblocking(False)

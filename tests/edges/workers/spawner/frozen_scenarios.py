@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,8 +15,17 @@ import psutil
 from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
+from supervisor.config.attribution_settings import NO_MODEL, Attribution
+from supervisor.core.facts import Evidence
+from supervisor.edges.machine.clock import Clock
+from supervisor.edges.machine.folders import socket_claim
+from supervisor.edges.machine.folders.socket_claim import SocketDirClaim
+from supervisor.edges.machine.gpus.gpu_process import GpuProcess, SilentError
+from supervisor.edges.services.managed_attribution import ManagedAttribution
 from supervisor.edges.workers.spawner import spawner_link, spawner_succession
 from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
+from supervisor.edges.workers.stacks.stack_collector import StackCollector
+from supervisor.errors import InUseError
 from supervisor.ports.edges import Spawner
 from tests.edges.workers.spawner.frozen_disk import frozen_disk, waiting
 from tests.edges.workers.worker_side import until
@@ -22,6 +33,7 @@ from tests.edges.workers.worker_side import until
 NO_FROZEN_DISK = 77
 LIMIT_S = 30
 TICK_S = 0.01
+HOLD = "hold"  # in place of a scenario: see hold_and_start
 
 
 def spec_in(folder: Path) -> JobSpec:
@@ -65,6 +77,101 @@ async def start(spec: JobSpec, frozen: Path, *, in_folder: bool) -> None:
         assert await longest_pause() < 0.4
     assert job.reason.startswith("cannot start the spawner of job kept: "), job.reason
     assert f"{frozen}/x: it has not ended within 0.5 s" in job.reason, job.reason
+
+
+async def hold_and_start(sock: Path, cwd: str, output_dir: str) -> None:
+    """Plays a supervisor that serves one rank and starts a spawner on the disk."""
+    claim = SocketDirClaim(sock)
+    with socket_claim.bind(sock / "worker.sock") as listener:
+        print(flush=True)
+        await anyio.wait_readable(listener)
+        rank, _ = listener.accept()
+        keeper = SpawnerLifecycle(private=False, output_dir=Path(output_dir) if output_dir else None)
+        await Job().keep(keeper, JobSpec("kept", ("x",), cwd=cwd, python=sys.executable))
+    rank.close()
+    claim.close()
+
+
+async def killed_supervisor(folder: Path, frozen: Path, *, in_folder: bool) -> None:
+    """A supervisor is killed while a start waits for the disk: its lock and its rank's connection end with it."""
+    sock, before = folder / "sock", len(waiting(frozen))
+    places = (str(frozen / "x"), "") if in_folder else (str(folder), str(frozen / "x"))
+    command = [sys.executable, "-m", "tests.edges.workers.spawner.frozen_scenarios", HOLD, str(sock), *places]
+    supervisor = subprocess.Popen(command, stdout=subprocess.PIPE)  # noqa: ASYNC220 it plays another one
+    assert supervisor.stdout is not None
+    supervisor.stdout.readline()
+    with socket.socket(socket.AF_UNIX) as rank:
+        rank.connect(str(sock / "worker.sock"))
+        rank.setblocking(False)
+        await until(lambda: len(waiting(frozen)) > before, at_most_s=LIMIT_S)
+        assert not is_free(sock)
+        supervisor.kill()  # Not reaped: one of its own threads may still wait for the disk.
+        await until(lambda: is_free(sock), at_most_s=5)
+        with anyio.fail_after(5):
+            await anyio.wait_readable(rank)
+        assert rank.recv(1) == b""
+
+
+def is_free(sock: Path) -> bool:
+    try:
+        SocketDirClaim(sock).close()
+    except InUseError:
+        return False
+    return True
+
+
+async def stacks(frozen: Path) -> None:
+    """py-spy and the script are on the disk: the rank itself is asked, and the event loop turns meanwhile."""
+    collector = StackCollector(py_spy=frozen / "py-spy")
+    found: list[Evidence] = []
+
+    async def answer(rank: int, timeout_s: float) -> str | None:
+        assert timeout_s > 0
+        return f'Thread 0x01 (most recent call first):\n  File "{frozen}/x.py", line 3 in f\n' if rank == 0 else None
+
+    async def collect() -> None:
+        for ranks in (2, 1):
+            pids = dict.fromkeys(range(ranks), os.getpid())
+            found.append(await collector.collect(pids, ask=answer, budget_s=0.4))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(collect)
+        assert await longest_pause() < 0.4
+    assert [group.ranks for each in found for group in each.groups] == [(0,), (0,)]
+    assert "py-spy had no time, and its client has not answered" in found[0].notes[1], found
+    assert collector.unreaped()
+
+
+async def services(folder: Path, frozen: Path) -> None:
+    """The interpreter is on the disk: what is started later is given up, and the event loop turns meanwhile."""
+    sys.executable = str(frozen / "python")
+    told: list[str] = []
+
+    async def ask_gpus() -> None:
+        try:
+            await GpuProcess(answer_s=0.3).ask("ready")
+        except SilentError as error:
+            told.append(str(error))
+
+    async def attribute() -> None:
+        settings = Attribution("localhost", startup_timeout_s=0.3, llm_model=NO_MODEL)
+        command = (sys.executable, "attribution")
+        service = ManagedAttribution(settings, f"{folder}/train.log", {}, {}, Clock(), command)
+        with anyio.CancelScope() as scope:
+
+            def end(why: str) -> None:
+                told.append(why)
+                scope.cancel()
+
+            await service.run(lambda _: None, end)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask_gpus)
+        tasks.start_soon(attribute)
+        assert await longest_pause() < 0.4
+    why = "it has not ended within 0.3 s"
+    assert f"{sys.executable} cannot be started ({why})" in told
+    assert any(each.startswith(f"cannot start the attribution service: {why}; its") for each in told), told
 
 
 async def stuck_spawner(spec: JobSpec, frozen: Path) -> None:
@@ -119,6 +226,12 @@ async def play(scenario: str, folder: Path) -> int:
         match scenario:
             case "start_output" | "start_folder":
                 await start(spec, frozen, in_folder=scenario == "start_folder")
+            case "killed_while_in_output" | "killed_while_in_folder":
+                await killed_supervisor(folder, frozen, in_folder=scenario == "killed_while_in_folder")
+            case "services":
+                await services(folder, frozen)
+            case "stacks":
+                await stacks(frozen)
             case "stuck_spawner":
                 await stuck_spawner(spec, frozen)
             case _:
@@ -130,4 +243,7 @@ async def play(scenario: str, folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(anyio.run(play, sys.argv[1], Path(sys.argv[2])))
+    if sys.argv[1] == HOLD:
+        anyio.run(hold_and_start, Path(sys.argv[2]), sys.argv[3], sys.argv[4])
+    else:
+        sys.exit(anyio.run(play, sys.argv[1], Path(sys.argv[2])))

@@ -1,5 +1,5 @@
-"""A disk never answers, below the folder, the output or the logs of one job: that job ends with the reason in bounded
-time, and nobody else waits."""
+"""A disk never answers, below the folder, the output or the logs of one job, or below programs: that job ends with the
+reason in bounded time, and nobody else waits, not even the next supervisor."""
 
 from __future__ import annotations
 
@@ -12,9 +12,19 @@ import pytest
 from tests.edges.workers.spawner.frozen_scenarios import NO_FROZEN_DISK
 
 LIMIT_S = 60
+SCENARIOS = [
+    "start_output",
+    "start_folder",
+    "killed_while_in_output",
+    "killed_while_in_folder",
+    "stacks",
+    "services",
+    "stuck_spawner",
+    "thawed",
+]
 
 
-@pytest.mark.parametrize("scenario", ["start_output", "start_folder", "stuck_spawner", "thawed"])
+@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_nobody_else_waits(tmp_path: Path, scenario: str) -> None:
     """Each scenario runs in its own mount namespace, which nobody else sees."""
     alone = ["unshare", "--mount", "--propagation", "private", sys.executable, "-m"]

@@ -188,7 +188,7 @@ async def test_whatever_is_wrong_with_a_start_is_a_sentence(
     assert reason in told
 
 
-@pytest.mark.parametrize("left", range(6))
+@pytest.mark.parametrize("left", range(3))  # It needs no more of ours than that.
 async def test_without_descriptors_left_it_is_the_reason_and_nothing_leaks(spec: JobSpec, left: int) -> None:
     keeper = SpawnerLifecycle(private=False, output_dir=Path(spec.cwd) / "output")
     plugs = _plug_gaps()  # the limit is a highest number: free numbers below it would be used
