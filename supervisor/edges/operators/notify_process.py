@@ -29,6 +29,9 @@ VARIABLES = ("kind", "job_id", "reason", "cycle", "iteration", "rank", "node", "
 
 Send = Callable[[bytes], str]  # returns why it failed, "" if it did not
 
+_changing = threading.Lock()  # of _running; held from the end on, so no other command starts
+_running: list[subprocess.Popen[bytes]] = []
+
 
 class Teller:
     """Notifies one listener of one event after another."""
@@ -58,8 +61,10 @@ class Teller:
             self._changed.notify()
 
     def join(self, timeout_s: float) -> None:
-        """Ends the thread, and reports events that were not delivered in time."""
         self._thread.join(timeout_s)
+
+    def report(self) -> None:
+        """Reports events that were not delivered."""
         lost = self._dropped + len(self._waiting) + self._thread.is_alive()
         if lost:
             say(f"{self._flag} did not receive {lost} events: it was too slow")
@@ -81,24 +86,42 @@ def run_command(command: str, line: bytes, timeout_s: float = COMMAND_TIMEOUT_S)
     """Runs it with the event as JSON on stdin and in variables. A late command is killed with its process group."""
     event = cast("dict[str, object]", json.loads(line))
     try:
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", command],
-            stdin=subprocess.PIPE,
-            stdout=sys.stderr.fileno(),
-            env={**os.environ, **variables(event)},
-            start_new_session=True,
-        )
+        with _changing:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", command],
+                stdin=subprocess.PIPE,
+                stdout=sys.stderr.fileno(),
+                env={**os.environ, **variables(event)},
+                start_new_session=True,
+            )
+            _running.append(process)
     except OSError as error:
         return f"the command cannot be started: {error.strerror}"
     with process:
         try:
             process.communicate(line, timeout=timeout_s)
+            is_late = False
         except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            is_late = True
+            _kill(process)
             process.wait()
-            return f"the command was killed: it ran for more than {timeout_s:g} s at {event['kind']}"
+    with _changing:
+        _running.remove(process)
+    if is_late:
+        return f"the command was killed: it ran for more than {timeout_s:g} s at {event['kind']}"
     return f"the command ended with exit code {process.returncode} at {event['kind']}" if process.returncode else ""
+
+
+def kill_running_command() -> None:
+    """Kills the command that runs, with its process group. No other one starts."""
+    _changing.acquire()
+    for process in _running:
+        _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def variables(event: Mapping[str, object]) -> dict[str, str]:
@@ -190,6 +213,9 @@ def main() -> None:
         teller.end()
     for teller in tellers:
         teller.join(END_TIMEOUT_S / len(tellers))
+    kill_running_command()
+    for teller in tellers:
+        teller.report()
     os._exit(0)  # does not wait for calls that hang
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Generator
@@ -17,6 +18,7 @@ from supervisor.config.event_hooks import EventHooks
 from supervisor.edges.operators import notify_process
 from supervisor.edges.operators.notifier import EventHandler, Notifier, notifying
 from supervisor.ports.reports import RecordedEvent
+from tests.e2e.launch import wait_until
 
 
 def event(number: int = 1, kind: str = "worker_failed", reason: str = "rank 1 failed") -> RecordedEvent:
@@ -88,11 +90,16 @@ def test_the_url_gets_it_as_json_with_a_text_for_chats() -> None:
 
 
 def test_a_command_that_hangs_and_a_dead_server_delay_nothing(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The end is bounded, too: undelivered events are reported."""
-    with server(delay=threading.Event()) as (url, posted):
-        notifier = Notifier(EventHooks("sleep 600", url))
+    """The end is bounded, too: undelivered events are reported, and the command is killed with what it started."""
+    held = tmp_path / "held"
+    os.mkfifo(held)
+    with (
+        open(os.open(held, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as reader,
+        server(delay=threading.Event()) as (url, posted),
+    ):
+        notifier = Notifier(EventHooks(f"exec > {held}; echo runs; sleep 600 & sleep 600", url))
         began_s = time.monotonic()
         for number in range(1000):
             notifier.tell(event(number, reason="x" * 1000))
@@ -100,6 +107,8 @@ def test_a_command_that_hangs_and_a_dead_server_delay_nothing(
         notifier.close()
         assert time.monotonic() - began_s < 20
         assert len(posted) == 1
+        assert reader.read(100) == b"runs\n"
+        wait_until(lambda: reader.read(100) == b"", timeout_s=5, what="the end of the command and of its child")
     err = capfd.readouterr().err
     assert "--on-event did not receive" in err
     assert "--on-event-url did not receive" in err
