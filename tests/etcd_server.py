@@ -67,6 +67,11 @@ class Etcd:
         found = self.ctl("get", "--print-value-only", key).strip()
         return json.loads(found) if found else {}
 
+    def end_lead(self, job_id: str) -> None:
+        """Revokes the lease of the job's leader, so a later record is of a node that has been elected since."""
+        (found,) = json.loads(self.ctl("get", "-w", "json", f"/holdfast/{job_id}/leader"))["kvs"]
+        self.ctl("lease", "revoke", f"{found['lease']:x}")
+
     def restore(self, backup: Path) -> None:
         """Stops it. The next start begins with that snapshot."""
         self.wipe()

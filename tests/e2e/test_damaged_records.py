@@ -24,16 +24,21 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(120)
 
 DEEP = "[" * 30_000
-DAMAGES: dict[str, Callable[[Path], object]] = {
-    "a pipe": os.mkfifo,
-    "a folder": Path.mkdir,
-    "nested too deeply": lambda path: path.write_text(DEEP),
-    "nested in an object": lambda path: path.write_text('{"job_id": ' * 30_000),
-    "numbers that no kernel knows": lambda path: path.write_text(
-        json.dumps({"job_id": "j", "boot": "", "pid_namespace": 1, "pid": 1 << 70, "started_ticks": 1 << 70})
+TOO_DEEP = "it is nested too deeply"
+# What is put in the place of the record, and why it can't be read then.
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a pipe": (os.mkfifo, "it is a pipe, not a regular file"),
+    "a folder": (Path.mkdir, "it is a folder, not a regular file"),
+    "nested too deeply": (lambda path: path.write_text(DEEP), TOO_DEEP),
+    "nested in an object": (lambda path: path.write_text('{"job_id": ' * 5_000), TOO_DEEP),
+    "numbers that no kernel knows": (
+        lambda path: path.write_text(
+            json.dumps({"job_id": "j", "boot": "", "pid_namespace": 1, "pid": 1 << 70, "started_ticks": 1 << 70})
+        ),
+        "Expected `int` <= 2147483647 - at `$.pid`",
     ),
-    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
-    "too large": lambda path: path.write_text(" " * (1 << 20)),
+    "a link to a device": (lambda path: path.symlink_to("/dev/zero"), "it is a symbolic link"),
+    "too large": (lambda path: path.write_text(" " * (1 << 20)), "it has more than 65536 bytes"),
 }
 
 
@@ -81,14 +86,16 @@ def test_a_job_whose_record_is_damaged_is_taken_over_all_the_same(start: Start, 
     """The kernel says which process listens where the record stood."""
     other, hit = started(start, daemon), started(start, daemon)
     record = record_of(daemon, hit)
-    for name, put in DAMAGES.items():
+    for name, (put, why) in DAMAGES.items():
         daemon.kill()
         replace(record, put)
+        said_before = len(daemon.errors.read_text())
         daemon.start()
         assert daemon.ready_s < 10, name
         found = jobs(daemon)
         assert (found[other.job_id]["state"], found[hit.job_id]["state"]) == ("running", "running"), name
-        assert f"the record {record} of its spawner can't be read" in daemon.errors.read_text()
+        said = daemon.errors.read_text()[said_before:]
+        assert f"the record {record} of its spawner can't be read: {why}" in said, name
 
 
 def end_spawner_of(daemon: NodeDaemon, record: Path) -> None:
@@ -118,7 +125,7 @@ def test_state_that_can_not_be_read_is_named_as_the_reason(start: Start, daemon:
     other, hit = started(start, daemon), started(start, daemon)
     record = record_of(daemon, hit)
     end_spawner_of(daemon, record)
-    replace(record.with_suffix(".kept"), DAMAGES[damage])
+    replace(record.with_suffix(".kept"), DAMAGES[damage][0])
     daemon.start()
     wait_until(lambda: jobs(daemon)[hit.job_id]["state"] == "failed", timeout_s=20, what="the end of the lost job")
     found = jobs(daemon)

@@ -46,7 +46,7 @@ def test_a15_an_elected_leader_loses_etcd_and_a_worker_while_the_limit_of_proces
         wait_until((folder / "full").exists, timeout_s=30, what="the limit")
         server.stop()
         server.start()
-        server.ctl("endpoint", "health")
+        server.end_lead(launch.job_id)
         leader = ("get", "--print-value-only", f"/holdfast/{launch.job_id}/leader")
         wait_until(lambda: bool(server.ctl(*leader).strip()), timeout_s=30, what="a leader")
         (folder / "go").touch()

@@ -13,6 +13,7 @@ import pytest
 
 from supervisor.core.stop_verdict import SAME_SIGNAL_S, SAME_SIGTERM_S
 from tests.e2e.daemons import NodeDaemon
+from tests.e2e.hangs import BUSY_S, EARLY_S, at_unix_s, told
 from tests.e2e.launch import SCRIPTS, assert_nothing_left, wait_until
 
 if TYPE_CHECKING:
@@ -119,8 +120,12 @@ def test_workers_that_ignore_sigterm_are_killed_after_the_stop_timeout(start: "S
     )  # fmt: skip
     launch.wait_for_trace("ignoring", count=2)
     assert launch.wait() == 0, launch.stderr_text()
-    failed_at = next(event["at"] for event in launch.events() if event["kind"] == "worker_failed")
-    assert failed_at is not None
+    (failed,) = told(launch, "worker_failed")
+    killed = [event for event in told(launch, "worker_exited") if event["cycle"] == 0]
+    assert sorted(str(event["rank"]) for event in killed) == ["0", "2"]
+    for event in killed:
+        assert str(event["reason"]).endswith(" was killed by SIGKILL")
+        assert 0.3 - EARLY_S <= at_unix_s(event) - at_unix_s(failed) <= 0.3 + BUSY_S
     assert_nothing_left(launch)
 
 

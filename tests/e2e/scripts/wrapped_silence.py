@@ -81,6 +81,8 @@ def run(call: CallWrapper) -> None:
             execute_python(FOR_EVER_S)  # the others never said that they would continue
         case ("no_beat" | "no_beat_deaf", _):
             monitored(call)
+        case ("unarmed", 0):
+            execute_python(SOFT_TIMEOUT_S - 0.2)  # longer than its limit of the monitoring
         case ("protected", 0):
             protected(call)
         case ("protected", 1):
@@ -92,13 +94,17 @@ def run(call: CallWrapper) -> None:
                 raise ValueError("by intention")
             execute_python(FOR_EVER_S)
         case ("long_recovery", 1):
-            call.ping()
-            if RANK == 1:
-                for _ in range(7):
-                    execute_python(HARD_TIMEOUT_S / 6)
-                    call.ping()
+            ping_for_long(call)
         case _:
             pass
+
+
+def ping_for_long(call: CallWrapper) -> None:
+    call.ping()
+    if RANK == 1:
+        for _ in range(7):
+            execute_python(HARD_TIMEOUT_S / 6)
+            call.ping()
 
 
 def swallow() -> None:

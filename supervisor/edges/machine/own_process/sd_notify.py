@@ -5,7 +5,7 @@ from __future__ import annotations
 import array
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from supervisor.ports.edges import Clock
 from supervisor.ports.pauses import pause
@@ -44,12 +44,11 @@ class Notifier:
     def alive(self) -> None:
         self._send("WATCHDOG=1")
 
-    async def keep_watchdog(self, is_healthy: Callable[[], bool] = lambda: True) -> None:
-        """Reports at half of WATCHDOG_USEC that we are alive, as long as this loop turns and `is_healthy` holds."""
+    async def keep_watchdog(self) -> None:
+        """Reports at half of WATCHDOG_USEC that we are alive, as long as this loop turns."""
         interval_s = self.watchdog_interval_s
         while interval_s is not None:
-            if is_healthy():
-                self.alive()
+            self.alive()
             await pause(interval_s, why="systemd wants to hear at intervals that this loop turns")
 
     def close(self) -> None:
