@@ -246,17 +246,22 @@ class Supervisors:
     def jobs(self, *, include_ended: bool) -> list[FoundJob]:
         """Returns jobs, newest first. Leaves out a supervisor that has ended meanwhile, and reports one that hangs.
 
-        A job is left out as known already only because of another one of the same user.
+        A job is left out as known already only because of another one of the same user. One that cannot be read is left
+        out with a sentence for `tell_refusals`.
         """
         found: dict[tuple[int, str, int], FoundJob] = {}
+        unread: list[str] = []
         for each, reports in self.ask_each(
-            lambda each, limit_s: each.client.jobs(include_ended=include_ended, within_s=limit_s)
+            lambda each, limit_s: each.client.jobs(
+                include_ended=include_ended, within_s=limit_s, on_unreadable=unread.append
+            )
         ):
             for report in reports:
                 job = FoundJob(report, each, each.uid)
                 known = found.get(job.run)
                 if known is None or (known.report.state.has_ended and not report.state.has_ended):
                     found[job.run] = job
+        self._refusals += [sentence for sentence in unread if sentence not in self._refusals]
         if include_ended:
             for report in self._recorded():
                 job = FoundJob(report, None)
@@ -300,7 +305,7 @@ class Supervisors:
         raise NotFoundError(f"cannot {verb} job {name}: there is no such job; {hint}" + self._hint())
 
     def tell_refusals(self) -> None:
-        """Says which supervisors could not be asked, for lists that may be incomplete."""
+        """Says which supervisors could not be asked, and which jobs not read, for lists that may be incomplete."""
         for refusal in self._refusals:
             self._say(refusal)
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import time
+from argparse import Namespace
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -15,9 +16,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from supervisor.cli.supervisor_discovery import OWN_LIST_S
+from supervisor.cli.supervisor_discovery import OWN_LIST_S, Supervisors
 from supervisor.core.facts import JobState
+from supervisor.edges.operators import control_decoding
 from supervisor.edges.workers.spawner import spawner_discovery
+from supervisor.errors import NotFoundError
 from supervisor.ports.reports import JobNodeReport, JobReport
 from tests.cli.supervised import Home
 from tests.edges.operators.fake_job_service import running
@@ -125,6 +128,25 @@ def test_a_supervisor_that_ends_while_it_is_asked_is_replaced_by_the_next(home: 
     names = [job["job_id"] for job in json.loads(out)["jobs"]]
     assert (command.returncode, names) == ((0, ["train"]) if comes_back else (75, [])), err
     assert ("no supervisor has come back for them" in err) is not comes_back
+
+
+def test_a_job_that_cannot_be_read_costs_only_itself(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_decoding, "JOB_PARTS_MAX", 100)
+    told: list[str] = []
+    place = Namespace(socket_dir=str(home.service_dir), state_dir=None)
+    with (
+        home.supervisor(running("small"), running("large", ranks=100)),
+        Supervisors(place, say=told.append) as supervisors,
+    ):
+        assert [job.name for job in supervisors.jobs(include_ended=True)] == ["small"]
+        assert supervisors.find("small", verb="stop").is_live
+        with pytest.raises(
+            NotFoundError, match=r"no such job; .*\(cannot read job large: the supervisor names more than"
+        ):
+            supervisors.find("large", verb="stop")
+        assert told == []
+        supervisors.tell_refusals()
+    assert len(told) == 1
 
 
 # --- several nodes of one job on this machine

@@ -143,8 +143,17 @@ class ControlClient:
             )
         return job
 
-    def jobs(self, *, include_ended: bool = False, within_s: float | None = None) -> list[JobReport]:
-        """Returns the jobs of all pages. `within_s` None: LIST_TIMEOUT_S. Raises ExhaustedError if they have no end."""
+    def jobs(
+        self,
+        *,
+        include_ended: bool = False,
+        within_s: float | None = None,
+        on_unreadable: Callable[[str], None] | None = None,
+    ) -> list[JobReport]:
+        """Returns the jobs of all pages. `within_s` None: LIST_TIMEOUT_S. Raises HoldfastError if they have no end.
+
+        `on_unreadable` gets a sentence about each job that has too many parts; None: it is raised.
+        """
         timeout_s = within_s or LIST_TIMEOUT_S
         until_s = self._clock.now_s() + timeout_s
         found: list[JobReport] = []
@@ -157,7 +166,12 @@ class ControlClient:
             if len(found) + len(response.jobs) > LIST_JOBS_MAX or taken > ANSWER_BYTES_MAX:
                 raise self._unending("list the jobs", f"{LIST_JOBS_MAX:,} jobs or {ANSWER_BYTES_MAX >> 20} MiB")
             for job in response.jobs:
-                found.append(job_from_wire(job))
+                try:
+                    found.append(job_from_wire(job))
+                except HoldfastError as error:
+                    if on_unreadable is None:
+                        raise
+                    on_unreadable(str(error))
                 if self._clock.now_s() > until_s:
                     raise self._no_answer(timeout_s)
             token = response.next_page_token

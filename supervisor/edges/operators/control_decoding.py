@@ -35,7 +35,7 @@ from supervisor.ports.reports import (
     SectionReport,
 )
 
-JOB_PARTS_MAX = 200_000  # ranks, nodes, sections … of one job
+JOB_PARTS_MAX = 2_000_000  # ranks, nodes, sections … of one job: 10,000 nodes of 8 ranks have some 350,000
 JOBS_OF_NODE_MAX = 1_000
 NAME_CHARACTERS_MAX = 256
 SENTENCE_CHARACTERS_MAX = 20_000  # more than a journal keeps of one
