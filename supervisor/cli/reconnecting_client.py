@@ -1,20 +1,21 @@
-"""How does a command that has begun continue if the supervisor that it asks goes away for a moment?
+"""How does a command that has begun continue if the supervisor goes away for a moment, or is too busy to answer?
 
 A node's supervisor that was killed comes back to its jobs. What follows a job waits for it as long as anything of the
-job is left, and goes on where it was.
+job is left, and goes on where it was. A supervisor that has no room for one more call now is asked again.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator
 
 from supervisor.edges.machine.processes.job_claims import is_live
-from supervisor.edges.operators.control_client import ControlClient
+from supervisor.edges.operators.control_client import ControlClient, DeadlineExceededError
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
-from supervisor.errors import HoldfastError, NoSupervisorError, NotFoundError
+from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError, NotFoundError
 from supervisor.ports.reports import JobReport, RecordedEvent
 
-LOOK_AGAIN_S = 1.0  # whether anything of the job is left
+LOOK_AGAIN_S = 1.0  # whether anything of the job is left, or there is room for the call
 FILES_OF_STREAM = 2  # the current one and an older part
 RETURNS_WITHIN_S = 10.0  # it is started again; if nothing of the job is left, it knows how the job has ended
 
@@ -77,12 +78,14 @@ class SteadyClient:
         say: Say,
         is_left: Callable[[str], bool] = is_live,
     ) -> None:
-        """`say` is called once each time that the supervisor is away."""
+        """`say` is called once each time that the supervisor is away, and once for a refusal that may pass."""
         self._client = client
         self.job_id = job_id
         self._say = say
         self._is_left = is_left
         self._away_told = False
+        self._refusal_told = ""
+        self._refusals = 0  # in a row, while nothing of the job was left
         self._shown: dict[tuple[int, int, bool], _Shown] = {}  # by cycle, rank and stream
 
     def watch(
@@ -102,6 +105,10 @@ class SteadyClient:
                 return
             except NoSupervisorError as error:
                 self._wait(error)
+            except ExhaustedError as error:
+                if not follow:
+                    raise
+                self._pause(error)
 
     def logs(self, choice: LogChoice, *, on_note: Say, this_node: bool = False) -> Generator[LogPiece]:
         """Yields what the ranks print, each byte once, also if called again after an error.
@@ -131,6 +138,23 @@ class SteadyClient:
                 return
             except NoSupervisorError as error:
                 self._wait(error)
+            except DeadlineExceededError:
+                raise  # It may have arrived, and a second stop kills at once.
+            except ExhaustedError as error:
+                self._pause(error)
+
+    def _pause(self, error: ExhaustedError) -> None:
+        """Returns after a moment, in which the supervisor may get room for the call.
+
+        Raises `error` if nothing of the job has been left for a while.
+        """
+        self._refusals = 0 if self._is_left(self.job_id) else self._refusals + 1
+        if self._refusals * LOOK_AGAIN_S > RETURNS_WITHIN_S:
+            raise error
+        if (why := str(error).removesuffix("; try again")) != self._refusal_told:
+            self._refusal_told = why
+            self._say(f"{why}; this is tried again every {LOOK_AGAIN_S:g} s")
+        threading.Event().wait(LOOK_AGAIN_S)
 
     def _wait(self, error: NoSupervisorError) -> None:
         """Returns once a supervisor answers that knows the job. Raises `error` once nothing of the job is left."""

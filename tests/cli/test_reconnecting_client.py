@@ -1,19 +1,24 @@
-"""A supervisor goes and comes back while a command follows a job: is everything shown once?"""
+"""A supervisor goes and comes back, or is full, while a command follows a job: is everything shown once?"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
+import anyio
 import pytest
+from anyio import from_thread, to_thread
 from msgspec.structs import replace
 
+from supervisor.cli import reconnecting_client
 from supervisor.cli.reconnecting_client import SteadyClient
 from supervisor.core.facts import JobState
-from supervisor.edges.operators import log_follower
+from supervisor.edges.operators import control_api, log_follower
+from supervisor.edges.operators.control_client import ControlClient, DeadlineExceededError
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
-from supervisor.errors import NoSupervisorError, NotFoundError
+from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError, NotFoundError
 from supervisor.ports.reports import JobReport, RecordedEvent
+from tests.edges.operators.fake_job_service import FakeJobService, running, serving
 from worker_client.spawner.output_targets import LogFile
 
 GONE = NoSupervisorError("cannot ask the supervisor: it has gone")
@@ -167,3 +172,71 @@ def test_the_last_lines_alone_can_t_be_gone_on_with() -> None:
     following, said = steady(Client(1))
     with pytest.raises(NoSupervisorError):
         list(following.logs(LogChoice(tail_lines=1), on_note=said.append))
+
+
+class Full:
+    """A supervisor without room for one more call."""
+
+    def __init__(self, refusal: HoldfastError) -> None:
+        self.refusal = refusal
+        self.calls = 0
+
+    def watch(self, *_: object, **__: object) -> Iterator[JobReport]:
+        self.stop()
+        yield from ()
+
+    def stop(self, *_: object, **__: object) -> None:
+        self.calls += 1
+        raise self.refusal
+
+
+async def test_a_supervisor_without_room_is_asked_until_it_has_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_api, "CONCURRENT_CALLS_MAX", 2)
+    monkeypatch.setattr(reconnecting_client, "LOOK_AGAIN_S", 0.01)
+    job_service, path, refused = (
+        FakeJobService(running("j"), running("other")),
+        tmp_path / "control.sock",
+        anyio.Event(),
+    )
+    told: list[JobReport | RecordedEvent] = []
+
+    def say(text: str) -> None:
+        assert "2 calls are in progress already; this is tried again every 0.01 s" in text
+        from_thread.run_sync(refused.set)
+
+    with ControlClient(path) as others, ControlClient(path) as client:
+        following = SteadyClient(client, "j", say=say, is_left=lambda _: True)
+        async with serving(job_service, path):
+            held = [others.watch("other", follow=True) for _ in range(2)]
+            for each in held:
+                await to_thread.run_sync(next, each)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(to_thread.run_sync, lambda: told.extend(following.watch(on_note=say)))
+                tasks.start_soon(to_thread.run_sync, lambda: following.stop(reason="r", signal=15))
+                with anyio.fail_after(20):
+                    await refused.wait()
+                assert (told, job_service.calls) == ([], [])
+                for each in held:
+                    await to_thread.run_sync(each.close)
+    assert job_service.calls == [("stop", "j", "r", 15, None)]
+    last = told[-1]
+    assert isinstance(last, JobReport)
+    assert last.state is JobState.STOPPED
+
+
+def test_a_stop_that_may_have_arrived_is_not_repeated() -> None:
+    client = Full(DeadlineExceededError("cannot ask the supervisor: no answer within 10 s; try again"))
+    with pytest.raises(DeadlineExceededError):
+        steady(client)[0].stop(reason="r", signal=15)
+    assert client.calls == 1
+
+
+def test_a_full_supervisor_is_given_up_once_nothing_of_the_job_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconnecting_client, "LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(reconnecting_client, "RETURNS_WITHIN_S", 0.1)
+    following, said = steady(Full(ExhaustedError("cannot answer: full")), is_left=False)
+    with pytest.raises(ExhaustedError, match="cannot answer: full"):
+        list(following.watch(on_note=said.append))
+    assert said == ["cannot answer: full; this is tried again every 0.01 s"]

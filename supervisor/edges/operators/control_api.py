@@ -21,6 +21,7 @@ from supervisor.edges.machine.own_process import accepting
 from supervisor.edges.machine.processes.socket_stream import READ_BYTES_MAX, SocketStream
 from supervisor.edges.operators import grpc_discovery
 from supervisor.edges.operators.control_encoding import REQUEST_BYTES_MAX
+from supervisor.edges.operators.control_gate import NODE_CONNECTIONS_MAX
 from supervisor.edges.operators.control_service import ControlService
 from supervisor.edges.operators.http_connection_limit import Place, Places
 from supervisor.edges.rpc.grpc_server import GrpcServer
@@ -28,7 +29,8 @@ from supervisor.edges.rpc.message_framing import Stream
 from supervisor.errors import ConfigurationError
 from supervisor.ports.job_requests import JobHistory, JobRequests
 
-CONCURRENT_CALLS_MAX = 256  # for all clients together; beyond it RESOURCE_EXHAUSTED
+# For all clients together, beyond it RESOURCE_EXHAUSTED: each `holdfast run` holds two, its events and its output.
+CONCURRENT_CALLS_MAX = 2 * NODE_CONNECTIONS_MAX + 256
 TCP_CONNECTIONS_MAX = 256
 HANDSHAKES_MAX = 256  # besides them: connections that have not shown a certificate yet, shared by source
 TCP_BACKLOG = 256

@@ -58,6 +58,10 @@ DETAILS_TRAILER = "grpc-status-details-bin"
 Response = TypeVar("Response", bound=Message)
 
 
+class DeadlineExceededError(ExhaustedError):
+    """The supervisor has not answered in time: it may have done what was asked, or do it yet."""
+
+
 def _own_umask() -> int | None:
     """Returns this process's umask without setting it for a moment; None: the kernel does not tell."""
     with contextlib.suppress(OSError):
@@ -341,8 +345,8 @@ class ControlClient:
             case code:
                 return HoldfastError(f"cannot ask the supervisor at {self.socket_path}: {details} ({code.name})")
 
-    def _no_answer(self, timeout_s: float) -> ExhaustedError:
-        return ExhaustedError(
+    def _no_answer(self, timeout_s: float) -> DeadlineExceededError:
+        return DeadlineExceededError(
             f"cannot ask the supervisor at {self.socket_path}: no answer within {timeout_s:g} s; try again"
         )
 

@@ -51,7 +51,8 @@ MESSAGE_CHARACTERS_MAX = 1_500  # for a refusal: a client takes 8 KiB of trailer
 REASON_CHARACTERS_MAX = 1_000
 HISTORY_JOBS_MAX = 1_000
 HISTORY_THREADS_MAX = 2
-FOLLOWERS_MAX = 32  # of logs: each needs one inotify instance of the user's 128
+FOLLOWERS_MAX = 40  # of logs: each needs one inotify instance of the user's 128
+FOLLOWERS_OF_RUNS_MAX = 32  # a `holdfast run` has no place beyond it: the others are for `holdfast logs`
 
 Answer: TypeAlias = Callable[[Any], Awaitable[Message]]
 Stream: TypeAlias = Callable[[Any, Callable[[Message], Awaitable[None]]], Awaitable[None]]
@@ -240,9 +241,10 @@ class ControlService:
         ended = anyio.Event()
         if not request.follow or report.ended_at_ns is not None:
             ended.set()
-        if self._followers >= FOLLOWERS_MAX:
+        places = FOLLOWERS_OF_RUNS_MAX if request.this_node and request.follow else FOLLOWERS_MAX
+        if self._followers >= places:
             raise ExhaustedError(
-                f"cannot show output of job {report.job_id}: {FOLLOWERS_MAX} readers follow logs already; end one"
+                f"cannot show output of job {report.job_id}: {self._followers} readers follow logs already; end one"
             )
         self._followers += 1
         try:

@@ -268,6 +268,18 @@ async def test_followers_of_logs_are_bounded(tmp_path: Path, monkeypatch: pytest
             await to_thread.run_sync(lambda: list(client.logs(JOB, LogChoice(), follow=True)))
 
 
+async def test_runs_that_show_their_output_leave_places_for_holdfast_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.edges.operators.control_service.FOLLOWERS_OF_RUNS_MAX", 0)
+    async with asked(tmp_path, running(log_dir=str(tmp_path))) as (job_service, client, _):
+        job_service.output_elsewhere = {"n1": [LogBytes(2, 0, False, b"elsewhere")]}
+        with pytest.raises(ExhaustedError, match="readers follow logs already"):
+            await to_thread.run_sync(lambda: list(client.logs(JOB, LogChoice(), follow=True, this_node=True)))
+        (piece,) = await to_thread.run_sync(lambda: list(client.logs(JOB, LogChoice())))
+        assert piece.data == b"elsewhere"
+
+
 async def until(holds: object) -> None:
     assert callable(holds)
     with anyio.fail_after(10):
