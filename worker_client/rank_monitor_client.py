@@ -6,6 +6,7 @@ The facade that scripts use. Without a supervisor it warns once and does nothing
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import weakref
 import zlib
@@ -32,6 +33,7 @@ from worker_client.workload_control import WorkloadControlRequest
 from worker_client.workload_monitoring import Monitoring, acquire, current, release_when_dropped
 
 CONTROL_WAIT_S = 5.0  # longest wait of a control request for the supervisor's answer
+WARM_UP_STEPS_MAX = 1_000_000_000  # a script that passes sys.maxsize means all of its steps
 
 log = logging.getLogger("holdfast")
 
@@ -75,17 +77,14 @@ class RankMonitorClient:
             raise RankMonitorClientError(
                 "cannot initialise monitoring: it is initialised already; call shutdown_workload_monitoring() first"
             )
-        if num_warmup_iters is not None and num_warmup_iters < 0:
-            raise RankMonitorClientError(
-                f"cannot have {num_warmup_iters} warm-up iterations: the number is negative; pass 0 or more"
-            )
+        warm_up_steps = None if num_warmup_iters is None else _warm_up_steps(num_warmup_iters)
         self._rank_info, rank = _this_rank(), _launched_rank()
         self._monitoring = acquire(
             from_environment(os.environ),
             rank=rank,
             local_rank=self._rank_info.local_rank,
             timeouts=self._timeouts,
-            warm_up_steps=num_warmup_iters,
+            warm_up_steps=warm_up_steps,
         )
         self._finalizer = release_when_dropped(self, self._monitoring, self._owner)
         progress = self._monitoring.progress
@@ -295,6 +294,18 @@ def _not_initialised() -> RankMonitorClientError:
     return RankMonitorClientError(
         "cannot do that: monitoring is not initialized; call init_workload_monitoring() first"
     )
+
+
+def _warm_up_steps(given: int) -> int:
+    try:
+        steps = operator.index(given)
+    except TypeError:
+        raise RankMonitorClientError(
+            f"cannot have {given!r} warm-up iterations: it is not a whole number; pass an int"
+        ) from None
+    if steps < 0:
+        raise RankMonitorClientError(f"cannot have {steps} warm-up iterations: the number is negative; pass 0 or more")
+    return min(steps, WARM_UP_STEPS_MAX)
 
 
 def _not_ready(what: str, why: str, *, skip: bool) -> bool:

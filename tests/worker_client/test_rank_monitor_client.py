@@ -209,8 +209,9 @@ def test_misuse_of_the_life_cycle(supervisor: FakeSupervisor, new_client: NewCli
         client.shutdown_workload_monitoring()
         client.shutdown_workload_monitoring()
         assert len(supervisor.client(round_number).of("hello")) == 1
-    with pytest.raises(RankMonitorClientError, match="-1 warm-up iterations"):
-        client.init_workload_monitoring(-1)
+    for wrong, why in ((-1, "-1 warm-up iterations"), (5.0, r"5\.0 warm-up iterations: it is not a whole number")):
+        with pytest.raises(RankMonitorClientError, match=why):
+            client.init_workload_monitoring(wrong)  # pyright: ignore[reportArgumentType]
 
 
 def test_shutdown_says_goodbye_and_leaves_nothing_behind(supervisor: FakeSupervisor, new_client: NewClient):

@@ -14,12 +14,13 @@ from supervisor.core.facts import Progress
 from supervisor.core.node import node_messages
 from supervisor.edges.workers.stacks.stack_text import from_faulthandler
 from tests.edges.workers.worker_side import JOB_ID, TOKEN, Served, serve, until
+from worker_client.rank_monitor_client import WARM_UP_STEPS_MAX
 
 SCRIPT = """
 import sys, time
 from worker_client import RankMonitorClient, WorkloadAction, WorkloadControlRequest
 client = RankMonitorClient()
-client.init_workload_monitoring()
+client.init_workload_monitoring(*map(int, sys.argv[2:]))
 client.send_heartbeat()
 client.send_heartbeat()
 client.start_section("step")
@@ -40,14 +41,14 @@ client.end_section("step")
 client.shutdown_workload_monitoring()
 wait()
 """
-Start = Callable[[Served, str], subprocess.Popen[bytes]]
+Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
 def start(tmp_path: Path):
     started: list[subprocess.Popen[bytes]] = []
 
-    def one(served: Served, what: str) -> subprocess.Popen[bytes]:
+    def one(served: Served, *arguments: str) -> subprocess.Popen[bytes]:
         token = tmp_path / "token"
         token.write_bytes(TOKEN)
         token.chmod(0o600)
@@ -63,7 +64,10 @@ def start(tmp_path: Path):
             "LOCAL_RANK": "0",
         }
         process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, what], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-c", SCRIPT, *arguments],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         started.append(process)
         served.server.expect(JOB_ID, 0, 0, process.pid)
@@ -115,6 +119,15 @@ async def test_a_request_is_posted_and_accepted(tmp_path: Path, start: Start):
         assert (asked.action, asked.description) == ("shutdown_workload", "enough")
         process.kill()
         await until(lambda: served.of(node_messages.ClientLeft))
+
+
+@pytest.mark.parametrize("steps", [2**31, 2**32, sys.maxsize])
+async def test_any_number_of_warm_up_steps_is_welcomed(tmp_path: Path, start: Start, steps: int):
+    async with serve(tmp_path, expect=False) as served:
+        start(served, "run", str(steps))
+        await until(lambda: served.of(node_messages.ClientJoined), at_most_s=60)
+        (joined,) = served.of(node_messages.ClientJoined)
+        assert joined.limits.warm_up_steps == WARM_UP_STEPS_MAX
 
 
 def _read(served: Served) -> Progress:
