@@ -18,11 +18,11 @@ from supervisor.config.job_spec import JobSpec, OnSigterm
 from supervisor.config.launch_settings import RUN_SETTINGS
 from supervisor.config.launch_values import WORKERS_MAX
 from supervisor.config.run_folder import check_log_dir
-from supervisor.config.setting import value_at
-from supervisor.config.values import ValueProblem, parse_job_id
+from supervisor.config.setting import Setting, value_at
+from supervisor.config.values import SECTIONS, SectionLimits, ValueProblem, check_sections, parse_job_id
 from supervisor.errors import InvalidRequestError
 
-COMMAND_WORDS_MAX = 10_000
+COMMAND_BYTES_MAX = 2 << 20  # Linux starts no process with more, by default
 SOURCES_MAX, SOURCE_CHARACTERS_MAX = 200, 8_192
 # Fields that a supervisor of the version before does not know: it takes all jobs but those that ask for them.
 _NEWER = {"attribution": Attribution(), "store_ports": (), "auto_heartbeat_s": None, "on_sigterm": OnSigterm.STOP}
@@ -61,15 +61,12 @@ def job_spec_from_json(text: str) -> JobSpec:
 
 
 def check_job_spec(spec: JobSpec) -> None:
-    """Refuses what no flag could express: each value must survive its own reader. Raises InvalidRequestError."""
+    """Refuses what neither a flag nor a file could express. Raises InvalidRequestError."""
     try:
         parse_job_id(spec.job_id)
     except ValueProblem as trouble:
         raise _refusal(f"job_id: {trouble.why}") from None
-    if not spec.command or not spec.command[0] or len(spec.command) > COMMAND_WORDS_MAX:
-        raise _refusal("command: it is empty or too long")
-    if any("\0" in word for word in (*spec.command, spec.cwd)):
-        raise _refusal("command or cwd: a NUL byte is in it")
+    _check_command(spec)
     if not 1 <= spec.local_world_size <= WORKERS_MAX:
         raise _refusal(f"local_world_size: a node has 1 to {WORKERS_MAX} workers")
     if spec.gpus_per_numa is not None and spec.gpus_per_numa < 1:
@@ -86,18 +83,33 @@ def check_job_spec(spec: JobSpec) -> None:
     check_log_dir(spec.log_dir)
     for setting in RUN_SETTINGS:
         if setting.path:
-            value = value_at(spec, setting.path)
             try:
-                if setting.kind.parse(setting.kind.show(value)) != value:
-                    raise _refusal(f"{setting.path}: no flag could have said this")
-                if setting.kind in (job_logs.LOG_PATH, job_logs.FOLDER) and value and not str(value).startswith("/"):
-                    raise _refusal(f"{setting.path}: it is not an absolute path")
+                _check_value(setting, value_at(spec, setting.path))
             except ValueProblem as trouble:
                 raise _refusal(f"{setting.path}: {trouble.why}") from None
 
 
-def _refusal(why: str) -> InvalidRequestError:
-    return InvalidRequestError(f"cannot use the job specification: {why}; submit one of this version of holdfast")
+def _check_command(spec: JobSpec) -> None:
+    if not spec.command or not spec.command[0]:
+        raise _refusal("command: it is empty")
+    if sum(len(word.encode(errors="surrogatepass")) + 1 for word in spec.command) > COMMAND_BYTES_MAX:
+        remedy = "let the script read its arguments from a file"
+        raise _refusal(f"command: it has more than {COMMAND_BYTES_MAX >> 20} MiB", remedy)
+    if any("\0" in word for word in (*spec.command, spec.cwd)):
+        raise _refusal("command or cwd: a NUL byte is in it")
+
+
+def _check_value(setting: Setting, value: object) -> None:
+    if setting.kind is SECTIONS:  # A name in a file may have a comma, unlike one in a flag.
+        check_sections(cast("SectionLimits", value))
+    elif setting.kind.parse(setting.kind.show(value)) != value:
+        raise _refusal(f"{setting.path}: no flag could have said this")
+    if setting.kind in (job_logs.LOG_PATH, job_logs.FOLDER) and value and not str(value).startswith("/"):
+        raise _refusal(f"{setting.path}: it is not an absolute path")
+
+
+def _refusal(why: str, remedy: str = "submit one of this version of holdfast") -> InvalidRequestError:
+    return InvalidRequestError(f"cannot use the job specification: {why}; {remedy}")
 
 
 @cache

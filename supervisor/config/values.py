@@ -263,7 +263,16 @@ def parse_section_limit(name: str, limit: str) -> float | None:
         raise ValueProblem(f"section '{name}': {problem.why}", problem.remedy) from None
 
 
+def check_sections(limits: SectionLimits) -> None:
+    """Raises ValueProblem for what neither a flag nor a file could say."""
+    checked: dict[str, float | None] = {}
+    for name, limit in limits:
+        add_section(checked, name, parse_section_limit(name, show_number(limit)))
+
+
 def add_section(limits: dict[str, float | None], name: str, limit: float | None) -> None:
+    if not name:
+        raise ValueProblem("a section has no name", "write one such as step")
     if name in limits:
         raise ValueProblem(f"section '{name}' is named twice", f"keep one limit of '{name}'")
     if len(name) > SECTION_NAME_CHARACTERS_MAX:
