@@ -9,6 +9,7 @@ from datetime import datetime
 from supervisor.edges.machine.clock import Clock
 
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+NUMBER_MAX = 2**31 - 1  # of a rank or a cycle
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdw])")
 
 
@@ -42,14 +43,23 @@ def count(text: str) -> int:
 
 
 def positive(text: str) -> int:
+    """Reads how much to show."""
     if not _is_whole(text) or not int(text):
         raise ArgumentTypeError(f"{text!r} is not a whole number of 1 or more; leave the flag out to see everything")
-    return int(text)
+    return min(int(text), NUMBER_MAX)
 
 
 def rank_number(text: str) -> int:
-    if not _is_whole(text):
-        raise ArgumentTypeError(f"{text!r} is not a rank; ranks are numbers from 0")
+    return _number(text, "rank")
+
+
+def cycle_number(text: str) -> int:
+    return _number(text, "cycle")
+
+
+def _number(text: str, what: str) -> int:
+    if not _is_whole(text) or len(text) > len(str(NUMBER_MAX)) or int(text) > NUMBER_MAX:
+        raise ArgumentTypeError(f"{text!r} is not a {what}; {what}s are numbers from 0")
     return int(text)
 
 

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
 
 from supervisor.cli import offline_logs, output
-from supervisor.cli.argument_values import count, positive, rank_number
+from supervisor.cli.argument_values import cycle_number, positive, rank_number
 from supervisor.cli.reconnecting_client import SteadyClient
 from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments, check_rank
 from supervisor.core import printable
@@ -21,7 +21,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--rank", type=rank_number, metavar="N", help="only this rank, as it was printed, without a prefix"
     )
-    parser.add_argument("--cycle", type=count, metavar="C", help="only this cycle")
+    parser.add_argument("--cycle", type=cycle_number, metavar="C", help="only this cycle")
     parser.add_argument(
         "-n", "--tail", type=positive, default=0, metavar="N",
         help="the last N lines of each rank and stream, in the newest cycle unless --cycle names another",

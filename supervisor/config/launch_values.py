@@ -9,6 +9,7 @@ from supervisor.config.job_spec import Redirect
 from supervisor.config.values import Kind, Shape, ValueProblem, show_list
 
 WORKERS_MAX = 1024  # workers on one node
+NODES_MAX = 100_000
 StreamMap = tuple[tuple[int | None, Redirect], ...]
 WORKER_WORDS = ("auto", "cpu", "gpu")
 
@@ -21,11 +22,13 @@ def parse_nodes(value: str) -> tuple[int, int]:
     parts = value.split(":")
     if len(parts) > 2 or not all(part.isascii() and part.isdigit() for part in parts):
         raise ValueProblem("it is neither a number of nodes nor MIN:MAX", "write 1")
-    low, high = int(parts[0]), int(parts[-1])
+    low, high = int(parts[0][:9]), int(parts[-1][:9])
     if not 1 <= low <= high:
         raise ValueProblem(
             "MIN must be 1 or more and MAX no less than MIN", f"write {high}:{low}" if high else "write 1"
         )
+    if high > NODES_MAX:
+        raise ValueProblem(f"a job has at most {NODES_MAX} nodes", f"write {NODES_MAX} or fewer")
     return low, high
 
 

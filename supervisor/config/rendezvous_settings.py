@@ -11,7 +11,7 @@ import msgspec
 from supervisor.config import launch_settings, launch_values, node_facts, static_rendezvous, values
 from supervisor.config.fault_tolerance import SEGMENT
 from supervisor.config.job_spec import EMBEDDED, JobSpec, Nodes
-from supervisor.config.launch_values import split_endpoint
+from supervisor.config.launch_values import NODES_MAX, split_endpoint
 from supervisor.config.node_facts import NODE_NAME
 from supervisor.config.submitted_nodes import is_of_this_machine
 from supervisor.config.value_origin import Given
@@ -25,7 +25,6 @@ TLS_KEYS = ("tls_cert", "tls_key", "tls_ca")
 LEADER_TTL_S = 2.0
 FAN_OUT = 1024  # by default, all nodes of a job that has no more of them connect to the leader itself
 RELAYED_FAN_OUT = 256  # the same of a larger job: each handshake less makes its start shorter
-NODES_MAX = 100_000
 OWN_OPTIONS = frozenset({"token_file", "join_timeout", "leader_ttl", "nvlink_domain", "fan_out", *TLS_KEYS})
 MEMBERS = "3"  # of the etcd that a job brings
 LAST_PORT = 65_534  # of a member

@@ -9,11 +9,10 @@ import ipaddress
 import os
 
 from supervisor.config.job_spec import JobSpec, Nodes
-from supervisor.config.launch_values import parse_address
+from supervisor.config.launch_values import NODES_MAX, parse_address
 from supervisor.config.values import ValueProblem
 from supervisor.core.facts import NodeFacts
 
-NODES_MAX = 2**31 - 1
 RANK_MAX = 2**63 - 1
 WORD_CHARACTERS_MAX = 256
 FILES = ("token_file", "tls_cert", "tls_key", "tls_ca")
@@ -28,7 +27,7 @@ def fault_of(spec: JobSpec) -> str:
 
 def _fault_of(nodes: Nodes) -> str:
     if not (1 <= nodes.min_nodes <= nodes.max_nodes <= NODES_MAX and nodes.max_nodes > 1):
-        return "nodes.min_nodes, nodes.max_nodes: the minimum is 1 or more, and the maximum above 1"
+        return f"nodes.min_nodes, nodes.max_nodes: the minimum is 1 or more, and the maximum above 1, up to {NODES_MAX}"
     if not 1 <= nodes.port <= 65535:
         return "nodes.port: a port is 1 to 65535"
     try:
@@ -46,7 +45,7 @@ def _fault_of(nodes: Nodes) -> str:
         if not getattr(nodes, name) > 0:
             return f"nodes.{name}: it is not a time above 0"
     if not 1 <= nodes.fan_out <= NODES_MAX:
-        return "nodes.fan_out: one node or more is connected to the leader itself"
+        return f"nodes.fan_out: 1 to {NODES_MAX} nodes are connected to the leader itself"
     has_tls = [bool(getattr(nodes, name)) for name in FILES[1:]]
     if any(has_tls) and not all(has_tls):
         return "nodes.tls_cert, nodes.tls_key, nodes.tls_ca: some of the three are missing"

@@ -1,4 +1,4 @@
-"""Are durations and moments read as people write them, and all other texts refused?"""
+"""Are durations, moments and numbers read as people write them, and all other texts refused?"""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import time
 from argparse import ArgumentTypeError
 
 import pytest
+from holdfast_wire.v1 import control_pb2 as wire
 
-from supervisor.cli.argument_values import duration_s, moment
+from supervisor.cli.argument_values import cycle_number, duration_s, moment, positive, rank_number
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,13 @@ def test_an_age_is_counted_from_now(text: str) -> None:
 
 def test_a_moment_may_be_a_time() -> None:
     assert moment("2026-01-31T14:05+00:00") == 1_769_868_300 * 10**9
+
+
+def test_no_number_is_above_what_travels_to_a_supervisor() -> None:
+    choice = wire.StreamLogsRequest(tail_lines=positive("5000000000"))
+    assert (positive("7"), rank_number("2147483647"), cycle_number("0")) == (7, 2**31 - 1, 0)
+    assert choice.tail_lines == 2**31 - 1
+    for read, what in ((rank_number, "rank"), (cycle_number, "cycle")):
+        for text in ("5000000000", "2147483648", "9" * 5_000, "-1", "x"):
+            with pytest.raises(ArgumentTypeError, match=f"is not a {what}; {what}s are numbers from 0"):
+                read(text)

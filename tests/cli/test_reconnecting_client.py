@@ -211,7 +211,7 @@ async def test_a_supervisor_without_room_is_asked_until_it_has_some(
         async with serving(job_service, path):
             held = [others.watch("other", follow=True) for _ in range(2)]
             for each in held:
-                await to_thread.run_sync(next, each)
+                await to_thread.run_sync(each.__next__)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(to_thread.run_sync, lambda: told.extend(following.watch(on_note=say)))
                 tasks.start_soon(to_thread.run_sync, lambda: following.stop(reason="r", signal=15))

@@ -46,6 +46,8 @@ USAGE: list[tuple[list[str], str]] = [
      "cannot use --nproc-per-node gpu: this node has no GPU that a worker could use; check nvidia-smi, or write a number"),
     (["--nnodes", "2:1", "t"],
      "cannot use --nnodes 2:1: MIN must be 1 or more and MAX no less than MIN; write 1:2"),
+    (["--nnodes", "1:5000000000", "t"],
+     "cannot use --nnodes 1:5000000000: a job has at most 100000 nodes; write 100000 or fewer"),
     (["--nnodes", "a", "t"], "cannot use --nnodes a: it is neither a number of nodes nor MIN:MAX; write 1"),
     (["--rdzv-backend", "zookeeper", "t"],
      "cannot use --rdzv-backend zookeeper: no installed package offers such a backend; write c10d or etcd"),
