@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 
 import supervisor
-from supervisor.edges.machine.own_process.threads import in_thread
+from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes import process_table
 from supervisor.ports.pauses import pause
 
@@ -28,6 +28,8 @@ READY, AWAY, WARNING = b"ready", b"away", b"warning: "
 FINISH = b'{"finish": true}'
 FOLLOWS = b'{"follows": true}'  # tells a process that it follows a dead one
 KILLED_S = 2.0  # a process that does not end after SIGKILL hangs in a disk and is left alone
+START_TIMEOUT_S = 10.0  # on a busy machine
+STARTS_STUCK_MAX = 2  # each is a thread that waits for the file system of the interpreter
 
 
 class LogTier:
@@ -53,6 +55,7 @@ class LogTier:
         self._on_away = on_away
         self._on_warning = on_warning
         self._listening_fd = listening_fd
+        self._starts = SideThreads(stuck_max=STARTS_STUCK_MAX)
         self._process: subprocess.Popen[bytes] | None = None
         self._told = b""
         self._is_finished = False
@@ -91,7 +94,7 @@ class LogTier:
             why = "it can't be started"
             started_at_s = anyio.current_time()
             try:
-                process = await in_thread(self._start)
+                process = await self._starts.call(self._start, timeout_s=START_TIMEOUT_S, discard=process_table.discard)
                 pidfd = process_table.descriptor_of_child(process)
             except OSError as error:
                 why = f"it can't be started: {error.strerror or error}"

@@ -21,6 +21,8 @@ from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import socket_claim
 from supervisor.edges.machine.folders.socket_claim import SocketDirClaim
 from supervisor.edges.machine.gpus.gpu_process import GpuProcess, SilentError
+from supervisor.edges.machine.logs import log_tier_supervision
+from supervisor.edges.machine.logs.log_tier_supervision import LogTier
 from supervisor.edges.services.managed_attribution import ManagedAttribution
 from supervisor.edges.workers.spawner import spawner_link, spawner_succession
 from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
@@ -145,6 +147,7 @@ async def stacks(frozen: Path) -> None:
 async def services(folder: Path, frozen: Path) -> None:
     """The interpreter is on the disk: what is started later is given up, and the event loop turns meanwhile."""
     sys.executable = str(frozen / "python")
+    log_tier_supervision.START_TIMEOUT_S = 0.3
     told: list[str] = []
 
     async def ask_gpus() -> None:
@@ -165,11 +168,18 @@ async def services(folder: Path, frozen: Path) -> None:
 
             await service.run(lambda _: None, end)
 
+    async def keep_tier() -> None:
+        tier = LogTier(b"{}", ends_in_s=0.0, on_lost=told.append, on_away=lambda: None)
+        with anyio.move_on_after(0.5):  # The end of a supervisor does not wait for it.
+            await tier.run()
+
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask_gpus)
         tasks.start_soon(attribute)
+        tasks.start_soon(keep_tier)
         assert await longest_pause() < 0.4
     why = "it has not ended within 0.3 s"
+    assert f"it can't be started: {why}" in told
     assert f"{sys.executable} cannot be started ({why})" in told
     assert any(each.startswith(f"cannot start the attribution service: {why}; its") for each in told), told
 
