@@ -172,9 +172,13 @@ class ClusterJob:
 
     def has_stopped(self, number: int, cycle: int) -> bool:
         """Returns whether nothing of that cycle is left on that node, by its journal."""
+        return self.has_told(number, "workers_stopped", cycle)
+
+    def has_told(self, number: int, kind: str, cycle: int) -> bool:
+        """Returns whether that node has an event of this kind and cycle, by its journal."""
         with open_reader(self.folder / f"node{number}" / "state") as journal:
             events = journal.events(self.job_id, limit=1_000)
-        return any((each.kind, each.cycle, each.node) == ("workers_stopped", cycle, f"node{number}") for each in events)
+        return any((each.kind, each.cycle, each.node) == (kind, cycle, f"node{number}") for each in events)
 
     def cycles(self) -> set[int]:
         return {each.cycle for each in self.lives()}

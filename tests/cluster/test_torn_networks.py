@@ -96,6 +96,26 @@ def test_d5_d6_slow_links_and_short_losses_cost_nothing(tmp_path: Path):
         assert job.cycles() == {0}
 
 
+def test_d5_a_collective_of_two_nodes_that_do_not_reach_each_other_is_found_as_a_hang(tmp_path: Path):
+    """Both reach the leader, so no node is lost."""
+    (tmp_path / "ring").touch()
+    with cluster_job(tmp_path, 3, "3", "--ft-rank-heartbeat-timeout", "2") as job:
+        job.start_leader()
+        job.start(2)
+        job.start(3)
+        job.until_steps(0, nodes={1, 2, 3})
+        job.lab.nodes[2].lose_to(job.lab.nodes[3])
+        job.lab.nodes[3].lose_to(job.lab.nodes[2])
+        job.until(lambda: any(job.has_told(number, "hang_detected", 0) for number in (1, 2, 3)), "the hang")
+        job.lab.nodes[2].reach_again(job.lab.nodes[3])
+        job.lab.nodes[3].reach_again(job.lab.nodes[2])
+        job.until_steps(1, nodes={1, 2, 3})
+        job.let_end()
+        assert job.codes(1, 2, 3) == {1: 0, 2: 0, 3: 0}
+        assert job.wrong() == []
+        assert job.cycles() == {0, 1}
+
+
 def test_d16_a_node_to_which_no_large_packet_gets_takes_part_all_the_same(tmp_path: Path):
     """The rules of the job, with which it joins, are too large for one small packet."""
     with cluster_job(tmp_path, 2, "2", "--ft-rank-section-timeouts", MANY_SECTIONS) as job:

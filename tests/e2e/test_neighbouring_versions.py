@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,11 +56,12 @@ def daemon(tmp_path: Path, pythons: tuple[str, str]) -> Generator[NodeDaemon]:
         yield running
 
 
-def replace(daemon: NodeDaemon, python: str) -> None:
-    """Replaces it as systemctl restart does after an upgrade."""
+def replace(daemon: NodeDaemon, python: str, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Replaces it as systemctl restart does after an upgrade. `meanwhile` is called while no supervisor is there."""
     assert daemon.process is not None
     daemon.process.send_signal(signal.SIGUSR1)
     assert daemon.process.wait(30) == 0
+    meanwhile()
     daemon.python = python
     daemon.start()
 
@@ -96,9 +97,14 @@ def test_b4_the_other_version_goes_on_with_a_job_its_spawner_and_its_ranks(
 def test_b4_a_wrapped_call_goes_on_under_the_other_version(
     start: Start, daemon: NodeDaemon, pythons: tuple[str, str]
 ) -> None:
-    launch = run_under(start, daemon, pythons[0], str(SCRIPTS / "wrapped.py"), "exception")
+    launch = run_under(start, daemon, pythons[0], str(SCRIPTS / "wrapped.py"), "exception-at-go")
     launch.wait_for_trace("fn", count=2)
-    replace(daemon, pythons[1])
+
+    def fail() -> None:
+        (launch.folder / "go").touch()
+        launch.wait_for_trace("fault")
+
+    replace(daemon, pythons[1], fail)
     assert launch.wait() == 0, launch.explained() + daemon.errors.read_text()
     assert sorted((line["iteration"], line["rank"]) for line in launch.traced("fn")) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert not told(launch, "restart_decided")

@@ -30,6 +30,8 @@ pytestmark = pytest.mark.timeout(90)
 HANG_PLAN = "0:1/init,beat,hang=sleep"
 MEMORY_BYTES_MAX = 400 << 20
 PIDS_MAX = 80
+FLOODED = ("slowest_s", "slowest_write_s", "written", "used_s")  # of monitored.py
+MB_PER_CPU_S = 100  # of spawner and supervisor together; some 900 on a quiet machine
 
 
 def python_after(folder: Path, command: str) -> str:
@@ -350,17 +352,23 @@ def test_c8_a_full_disk_costs_log_bytes_that_are_counted_and_nothing_else(start:
     assert "of output of local rank 0 were not kept" in str(dropped[0]["reason"])
 
 
-def test_c9_a_flood_of_output_disturbs_no_heartbeat(start: Start, tmp_path: Path) -> None:
+@pytest.mark.alone
+@pytest.mark.parametrize("how", [(), ("--tee", "3")], ids=["default", "tee"])
+def test_c9_a_flood_of_output_disturbs_no_heartbeat(start: Start, tmp_path: Path, how: tuple[str, ...]) -> None:
+    """All of it goes through the spawner. With --redirects, a rank writes its own file."""
     logs = tmp_path / "logs"
     launch = start(
-        "--nproc-per-node", "2", "--ft-rank-heartbeat-timeout", "2", "--log-dir", str(logs), "--redirects", "3",
+        "--nproc-per-node", "2", "--ft-rank-heartbeat-timeout", "2", "--log-dir", str(logs), *how,
         MONITORED, "0:*/init,flood=40,exit=0",
     )  # fmt: skip
     assert launch.wait() == 0, launch.stderr_text()
     assert "hang_detected" not in launch.kinds()
-    slowest_s = [float(str(line["slowest_s"])) for line in launch.traced("flooded")]
-    assert len(slowest_s) == 2
-    assert max(slowest_s) < 1
+    flooded = [{name: float(str(line[name])) for name in FLOODED} for line in launch.traced("flooded")]
+    assert len(flooded) == 2
+    assert max(max(each["slowest_s"], each["slowest_write_s"]) for each in flooded) < 1
+    written, used_s = sum(each["written"] for each in flooded), max(each["used_s"] for each in flooded)
+    assert written > MB_PER_CPU_S * 1e6 * used_s, f"{written / 1e6:.0f} MB took {used_s:.2f} s of CPU"
+    assert sum(file.stat().st_size for file in logs.rglob("stdout.log")) == written
 
 
 @pytest.mark.parametrize("how", ["--redirects", "--tee"])

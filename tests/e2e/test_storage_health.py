@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from supervisor.core.storage_verdict import PATH_DEADLINE_S
+from tests.e2e.hangs import BUSY_S, at_unix_s
 from tests.e2e.launch import Launch, assert_nothing_left
 from tests.soak.places import Unanswering, served_alone
 
@@ -81,10 +84,18 @@ def test_e8_storage_that_never_answers_holds_up_neither_the_cycles_nor_the_end(
     silent.swallow()
     launch = start("--max-restarts", "1", "--ft-storage-health-check-path", str(silent.folder), script(tmp_path))
     assert launch.wait() == 0, launch.stderr_text()
+    ended_s = time.time()
     assert f"has no answer, which excludes no node: {silent.folder} has not answered for" in launch.stderr_text()
     first, second = events(launch, "node_checked")
     assert "unanswered" in first["reason"]
     assert "unanswered" in second["reason"]
+
+    def at_s(kind: str, number: int = 0) -> float:
+        return at_unix_s(events(launch, kind)[number])
+
+    assert at_s("cycle_started") - at_s("job_submitted") < PATH_DEADLINE_S - 1
+    assert at_s("cycle_started", 1) - at_s("worker_failed") < BUSY_S
+    assert ended_s - at_s("job_succeeded") < BUSY_S
     assert len(launch.leftovers()) <= 1, "one look, that even SIGKILL does not end"
     silent.close()
     assert_nothing_left(launch)

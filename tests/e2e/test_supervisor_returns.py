@@ -203,12 +203,16 @@ def test_b1_a_supervisor_that_can_start_no_thread_as_it_returns_takes_its_jobs_b
 
 def test_b1_a_wrapped_call_goes_on(start: Start, daemon: NodeDaemon) -> None:
     """The exception happens while no supervisor is there to tell the other rank."""
-    launch = run_under(start, daemon, str(SCRIPTS / "wrapped.py"), "exception")
+    launch = run_under(start, daemon, str(SCRIPTS / "wrapped.py"), "exception-at-go")
     launch.wait_for_trace("fn", count=2)
     daemon.kill()
+    (launch.folder / "go").touch()
+    launch.wait_for_trace("fault")
     daemon.start()
     assert launch.wait() == 0, launch.stderr_text()
     assert sorted((line["iteration"], line["rank"]) for line in launch.traced("fn")) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    (interrupted,) = told(launch, "iteration_interrupted")
+    assert "by intention" in str(interrupted["reason"])
     assert not told(launch, "restart_decided")
 
 

@@ -1,8 +1,8 @@
 """A rank that trains without torch: in each step all ranks meet at rank 0, as in an all_reduce. argv: folder, pace.
 
 A thread stamps that this process is alive, step or not: two groups of one job must never be alive at once. A rank that
-loses the others waits for them without end, as in a collective that has no timeout. Ends well when the file `end` is
-there.
+loses the others waits for them without end, as in a collective that has no timeout. With the file `ring`, they meet in
+a ring instead. Ends well when the file `end` is there.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ NODE = os.uname().nodename
 ALIVE_EVERY_S = 0.02
 PORTS_AFTER_STORE = 7  # the ports after the store's are free, too
 CHECKPOINT = FOLDER / "checkpoint"
+IN_A_RING = (FOLDER / "ring").exists()
 GO, END = b"g", b"e"
 
 
@@ -46,15 +47,39 @@ class Stamps:
             time.sleep(ALIVE_EVERY_S)
 
 
+def address_of(node: str) -> tuple[str, int]:
+    return node, int(os.environ["MASTER_PORT"]) + PORTS_AFTER_STORE
+
+
 def meet() -> list[socket.socket]:
     """Returns the sockets to all others on rank 0, to rank 0 on the others."""
-    address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + PORTS_AFTER_STORE)
+    address = address_of(os.environ["MASTER_ADDR"])
     if RANK == 0:
         with socket.create_server(address, backlog=WORLD_SIZE) as server:
             return [server.accept()[0] for _ in range(WORLD_SIZE - 1)]
+    return [connection(address)]
+
+
+def meet_in_ring() -> list[socket.socket]:
+    """Returns the sockets to the rank before this one and to the next one."""
+    with socket.create_server(address_of(NODE)) as server:
+        following = connection(address_of(node_of((RANK + 1) % WORLD_SIZE)))
+        return [server.accept()[0], following]
+
+
+def node_of(rank: int) -> str:
+    """Returns the node of a rank of this cycle, once it has stamped."""
+    while True:
+        for path in (FOLDER / "stamps").glob(f"{CYCLE}-{rank}-*"):
+            return path.name.split("-")[2]
+        time.sleep(0.01)
+
+
+def connection(address: tuple[str, int]) -> socket.socket:
+    """Returns one, as soon as somebody listens there."""
     while True:
         with suppress(ConnectionRefusedError):
-            return [socket.create_connection(address)]
+            return socket.create_connection(address)
         time.sleep(0.01)
 
 
@@ -65,10 +90,24 @@ def all_meet(others: list[socket.socket]) -> bool:
         return heard_from(others[0]) == GO
     for other in others:
         heard_from(other)
-    word = END if (FOLDER / "end").exists() else GO
+    word = next_word()
     for other in others:
         say(other, word)
     return word == GO
+
+
+def ring_meets(neighbours: list[socket.socket]) -> bool:
+    """Waits until a word has gone around; returns whether there is another step."""
+    before, following = neighbours
+    word = heard_from(before) if RANK else next_word()
+    say(following, word)
+    if not RANK:
+        heard_from(before)
+    return word == GO
+
+
+def next_word() -> bytes:
+    return END if (FOLDER / "end").exists() else GO
 
 
 def say(other: socket.socket, word: bytes) -> None:
@@ -97,8 +136,8 @@ def main() -> None:
     client = RankMonitorClient()
     client.init_workload_monitoring()
     step = int(CHECKPOINT.read_text()) if CHECKPOINT.exists() else 0
-    others = meet()
-    while all_meet(others):
+    others, meets = (meet_in_ring(), ring_meets) if IN_A_RING else (meet(), all_meet)
+    while meets(others):
         step += 1
         client.send_heartbeat()
         stamps.put("step", step)

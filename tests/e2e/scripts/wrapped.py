@@ -32,7 +32,7 @@ def note(what: str, **more: object) -> None:
 def fail() -> None:
     note("fault")
     match FAULT:
-        case "exception":
+        case "exception" | "exception-at-go":
             raise ValueError("by intention")
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -63,6 +63,8 @@ def train(call: CallWrapper = INJECTED) -> int:
     if call.iteration == 0 and FAULT != "none":
         if RANK == 1:
             time.sleep(0.2)
+            while FAULT == "exception-at-go" and not os.path.exists("go"):
+                time.sleep(0.005)
             fail()
         while True:
             time.sleep(0.001)

@@ -175,7 +175,7 @@ def test_a_plain_pipe_is_enough_where_a_large_one_is_refused(tmp_path: Path, mon
 
 
 def test_a_log_flood_costs_at_most_one_core(script: Script, tmp_path: Path) -> None:
-    """CPU time of the spawner per byte, which does not depend on other load: 800 MB/s must fit in one core."""
+    """Measures CPU time per byte, which other load changes little: at most a second for 100 MB of prefixed lines."""
     path = script("import os\nline = b'x' * 99 + b'\\n'\nblock = line * 640\nfor _ in range(800): os.write(1, block)")
     sink = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     try:
