@@ -197,6 +197,7 @@ def step(state: State, event: Event) -> tuple[State, tuple[Word, ...]]:
             after, words = (state, ()) if state.phase is CallPhase.LEFT else _do(state, event)
         case _:
             after, words = _hear(state, event)
+            words = () if after.phase is CallPhase.LEFT else words
     return after, words if after.is_connected else ()
 
 
@@ -341,9 +342,16 @@ def _with(state: State, changed: Iteration, iteration: int | None = None) -> Sta
 
 def _enter(state: State) -> CallEnter:
     return state.entry._replace(
-        stage=Stage[state.phase.name], iteration=state.iteration, rank=state.rank, world_size=state.world_size,
+        stage=_stage(state), iteration=state.iteration, rank=state.rank, world_size=state.world_size,
         active=state.is_active,
     )  # fmt: skip
+
+
+def _stage(state: State) -> Stage:
+    """Returns the rank's stage for a new supervisor, which infers a fault without a reason from UNWINDING."""
+    if state.phase is CallPhase.UNWINDING and state.now.fault is not None:
+        return Stage.RUNNING  # The fault itself follows, and says why.
+    return Stage[state.phase.name]
 
 
 def _overdue(state: State, name: str) -> Word:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from functools import reduce
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as some
 
 from worker_client.call_frames import (
@@ -116,6 +116,15 @@ def test_what_applies_is_reported_again_at_each_connection(events: list[Event], 
     assert state.phase is phase
     assert kinds(state) == frames
     assert kinds(after(Link.CONNECTED, state=state)) == frames
+
+
+def test_a_rank_that_reports_its_fault_again_is_not_taken_for_one_with_an_unknown_fault():
+    """From UNWINDING, a supervisor that knows nothing infers one, and the sentence of the real one would be lost."""
+    failed, ordered = [*INSIDE, Move.FUNCTION_LEFT, FAULT], [*INSIDE, Restart(CALL, 0, FAULTS), Move.FUNCTION_LEFT]
+    for events, stage in ((failed, Stage.RUNNING), (ordered, Stage.UNWINDING)):
+        entry = step(after(*events), Link.CONNECTED)[1][0]
+        assert isinstance(entry, CallEnter)
+        assert entry.stage is stage
 
 
 def test_each_step_is_said_as_what_the_rank_is():
@@ -297,6 +306,7 @@ def test_what_is_final_stays(events: list[Event]):
 
 
 @given(orders, orders)
+@example([Committed(CALL, 0), VALUE], [Link.CONNECTED, ENTERED])
 def test_a_rank_that_has_left_says_that_and_nothing_else(before: list[Event], later: list[Event]):
     left = after(*before, LEFT)
     state = left
