@@ -77,6 +77,8 @@ class TierListener:
             why = "it did not identify itself in time"
         except (LinkLostError, SessionError, ClusterProtocolError, OSError) as error:
             why = str(error)
+            if line.distrust:
+                await self._tls.read_again()
         finally:
             if not is_held:
                 _log.warning("a connection from %s is refused: %s", where, why)

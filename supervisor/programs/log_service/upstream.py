@@ -16,7 +16,7 @@ from holdfast_wire.log_frames import LogFrameError, Parting, Terms, Trouble
 from holdfast_wire.log_pieces import Piece, Receipt
 
 from supervisor.core.log_funnel.log_relay import Relay
-from supervisor.edges.peers.transport import cluster_connect
+from supervisor.edges.peers.transport import cluster_connect, cluster_tls
 from supervisor.edges.peers.transport.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_session import SessionError
@@ -142,6 +142,8 @@ class Upstream:
         except OSError as error:
             return cluster_connect.reason_of(error), False
         except (LinkLostError, SessionError) as error:
+            if line.distrust:
+                await cluster_tls.read_again(self._tls)
             return str(error), False
         finally:
             line.end("this process has nothing more to send", says_all=True)

@@ -110,6 +110,7 @@ class ClusterClient:
         self._on_aside = on_aside
         self._on_elastic = on_elastic
         self.was_welcomed = kept.term is not None
+        self._is_distrusted = False  # by a leader, or one is by this node
         self.is_refused = False  # permanently: looking for the leader again would not help
         self.may_return = False  # the lost leader; see leader_loss_detection.GiveUp
         self.heard_leader: leader_heartbeats.HeardLeader | None = None
@@ -305,10 +306,12 @@ class ClusterClient:
                 raise RefusedError(f"the leader at {self._address} refuses this node: {preamble.refusal}") from error
             if line.distrust:
                 why = f"this node and the leader at {self._address} do not trust each other: {line.ended}"
-                if not self.was_welcomed:
-                    raise RefusedError(why) from error
-                await cluster_tls.read_again(self._tls)  # a certificate has expired since
-                raise LinkLostError(why) from error
+                await cluster_tls.read_again(self._tls)  # A certificate may have expired since it was read ...
+                may_be_renewed = self._tls is not None and self._tls.files is not None and not self._is_distrusted
+                self._is_distrusted = True
+                if self.was_welcomed or may_be_renewed:  # ... here, or there: the leader reads its own again, too.
+                    raise LinkLostError(why) from error
+                raise RefusedError(why) from error
             raise LinkLostError(f"it says nothing: {error}{self._hint()}") from error
         try:
             hello_exchange.check_user(line, has_secrets=self._tls is not None)

@@ -35,6 +35,7 @@ RECORD_BYTES_MAX = 16 * 1024  # of one record, so that none is taken in part
 EARLY_BYTES_MAX = 256 * 1024  # that arrive while a step of the handshake is computed
 READ_AGAIN_S = 1.0  # the files may be on a disk that does not answer, and the next attempt must not be late
 
+_reading = anyio.CapacityLimiter(1)  # so that a dead disk holds one thread
 _log = logging.getLogger("holdfast.cluster")
 
 
@@ -54,7 +55,7 @@ class Tls(msgspec.Struct):
     token: bytes = b""  # of the job; b"": none, so a certificate is enough
     is_from_token: bool = False  # the certificates, so they prove that a side knows the token
     files: TlsFiles | None = None  # None: the certificates are from the token
-    is_being_read: bool = False  # a thread reads the files again
+    states: tuple[tuple[int, ...], ...] = ()  # of the files as they were read: see _state
 
 
 def token_of(tls: Tls | None) -> bytes:
@@ -66,32 +67,35 @@ def load(files: TlsFiles) -> Tls:
     certificate, key, authority = Path(files.certificate), Path(files.key), Path(files.authority)
     for option, path in (("tls_cert", certificate), ("tls_key", key), ("tls_ca", authority)):
         _check_readable(option, path)
+    states = _states(files)
     if fault := private_files.secret_fault(key, key.stat()):
         raise ConfigurationError(f"cannot use the key {key} of tls_key: {fault}")
     tls = _both(lambda context: _use_files(context, certificate, key, authority))
-    tls.files = files
+    tls.files, tls.states = files, states
     return tls
 
 
 async def read_again(tls: Tls | None) -> None:
-    """Reads the files again, for the next connections. Does nothing without files, or if they can't be used."""
-    if tls is None or tls.files is None or tls.is_being_read:
+    """Reads files that have changed, for the next connections. Does nothing without files, or if they can't be used."""
+    if tls is None or tls.files is None:
         return
-    tls.is_being_read = True
     with anyio.move_on_after(READ_AGAIN_S):
         try:
-            await in_thread(partial(_read_again, tls, tls.files), abandon_on_cancel=True)
+            await in_thread(partial(_read_again, tls, tls.files), limiter=_reading, abandon_on_cancel=True)
         except (ConfigurationError, OSError) as error:  # A file may be half written.
-            tls.is_being_read = False
             _log.warning("the certificate stays as it was when the job began: %s", error)
 
 
 def _read_again(tls: Tls, files: TlsFiles) -> None:
-    try:
-        fresh = load(files)
-        tls.leads, tls.follows = fresh.leads, fresh.follows
-    finally:
-        tls.is_being_read = False
+    if _states(files) == tls.states:
+        return  # Contexts that are kept keep their sessions.
+    fresh = load(files)
+    tls.leads, tls.follows, tls.states = fresh.leads, fresh.follows, fresh.states
+
+
+def _states(files: TlsFiles) -> tuple[tuple[int, ...], ...]:
+    found = [os.stat(path) for path in (files.certificate, files.key, files.authority)]
+    return tuple((each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns) for each in found)
 
 
 def from_token(token: bytes) -> Tls:

@@ -295,7 +295,7 @@ async def test_a_certificate_that_expires_in_a_long_job_is_read_again(
         client.report(Reported(JOB, NodeJoined("b", -1)))
         await at_leader.until(lambda: at_leader.events)
         for each in (leads, follows):
-            each.leads, each.follows = expired.leads, expired.follows
+            each.leads, each.follows, each.states = expired.leads, expired.follows, expired.states
         if not is_renewed:
             (tmp_path / "node.pem").write_text("half written")
         line = client._conversation.line  # pyright: ignore[reportPrivateUsage]
@@ -312,3 +312,37 @@ async def test_a_certificate_that_expires_in_a_long_job_is_read_again(
             assert "the certificate stays as it was when the job began" in caplog.text
         client.forget()
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("has_expired", [("leader",), ("leader", "node"), ("node",)])
+async def test_a_node_that_was_never_welcomed_by_this_leader_meets_it_with_renewed_files(
+    place: Path, has_expired: tuple[str, ...]
+):
+    """Another node leads after the first is lost: nobody knows who of the two has old certificates in memory."""
+    port, at_leader, at_node = free_port(), Heard(), Heard()
+    tls = {side: cluster_tls.load(files(place)) for side in ("leader", "node")}
+    expired = cluster_tls.load(files(place, "expired"))
+    for side in has_expired:
+        tls[side].leads, tls[side].follows, tls[side].states = expired.leads, expired.follows, expired.states
+    endpoint = PeerAddress("127.0.0.1", port)
+    leading = cluster_peers.open_peers(Meeting(JOB, "a", endpoint, LIMIT_S, tls=tls["leader"]), at_leader.post)
+    following = cluster_peers.open_peers(Meeting(JOB, "b", endpoint, LIMIT_S, tls=tls["node"]), at_node.post)
+    async with leading, following as b:
+        b.report(JOB, NodeJoined("b", -1))
+        await at_leader.until(lambda: at_leader.events)
+        assert not at_node.events
+
+
+async def test_files_that_have_not_changed_are_not_read_again_and_a_reading_that_is_given_up_bars_no_later_one(
+    place: Path,
+):
+    tls, expired = cluster_tls.load(files(place)), cluster_tls.load(files(place, "expired"))
+    leads = tls.leads
+    await cluster_tls.read_again(tls)
+    assert tls.leads is leads, "its sessions are kept"
+    tls.states = expired.states
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await cluster_tls.read_again(tls)
+    await cluster_tls.read_again(tls)
+    assert tls.leads is not leads
