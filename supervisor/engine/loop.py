@@ -32,7 +32,8 @@ from supervisor.ports.pauses import pause
 
 LATE_S = 0.05  # a timer this late means that the loop was blocked
 LATE_GRACE_S = 0.02  # then data in the sockets is read before any silence is judged
-PAUSED_S = 1.0  # a deadline handled this late: this process was stopped, perhaps with its ranks, or starved
+PAUSED_S = 1.0  # a turn this late: this process was stopped, perhaps with its ranks, or starved
+TURN_EVERY_S = 2.0  # while there is a deadline: nothing else tells of a pause that ends before it
 
 ROUNDS_MAX = 32  # rounds of events caused by events before changes are shown and saved; deadlines come in between
 TURN_S = 0.005  # after this time, the edges get their turn before more events are taken
@@ -87,15 +88,17 @@ class Engine:
         machines: EngineState,
         performer: Performer,
         jitter: Callable[[], float],
+        turn_every_s: float = TURN_EVERY_S,
     ) -> None:
-        """`machines`: only the engine writes them."""
+        """`machines`: only the engine writes them. `turn_every_s`: infinite where the clock of a test leaps."""
         self._clock = clock
         self._inbox = inbox
         self._machines = machines
         self._performer = performer
         self._jitter = jitter
+        self._turn_every_s = turn_every_s
         self._deadline_s: float | None = None  # of all machines, before the events that are being handled
-        self._ran_at_s = clock.now_s()  # the begin of this turn, or of the last one while it waits
+        self._ran_at_s = clock.now_s()  # the begin of the last turn, or the end of a pause since then
 
     def take_back(self, job_id: str, machines: JobMachines, led: coordinator.State | None) -> None:
         """Continues a job where another supervisor stopped."""
@@ -107,20 +110,24 @@ class Engine:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Runs until cancelled."""
         task_status.started()
+        self._ran_at_s = self._clock.now_s()
         while True:
             deadline_s = self._deadline_s = self._machines.next_deadline_s()
-            stood_still = False
+            stood_still = was_paused = False
             if deadline_s is None:
                 await self._inbox.wait()
             else:
-                with anyio.move_on_after(max(0.0, deadline_s - self._clock.now_s())):
+                due_s = min(deadline_s, self._ran_at_s + self._turn_every_s)
+                with anyio.move_on_after(max(0.0, due_s - self._clock.now_s())):
                     await self._inbox.wait()
-                stood_still = self._clock.now_s() - deadline_s > LATE_S
+                stood_still = self._clock.now_s() - due_s > LATE_S
                 if stood_still:
                     await self._take_what_waits()
-            before_s, self._ran_at_s = self._ran_at_s, self._clock.now_s()
-            if deadline_s is not None and self._ran_at_s - deadline_s > PAUSED_S:
-                self._pass_over(before_s)  # Before what has come since: its own deadlines count from now.
+                was_paused = self._clock.now_s() - due_s > PAUSED_S
+            if was_paused:
+                self._pass_over()  # Before what has come since: its own deadlines count from now.
+            else:
+                self._ran_at_s = self._clock.now_s()
             self._take(stood_still=stood_still)
 
     async def _take_what_waits(self) -> None:
@@ -151,15 +158,16 @@ class Engine:
 
     def _pass_deadlines(self) -> None:
         if self._deadline_s is not None and self._deadline_s <= self._clock.now_s():
-            if self._clock.now_s() - max(self._deadline_s, self._ran_at_s) > PAUSED_S:
-                self._pass_over(self._ran_at_s)
+            if self._clock.now_s() - self._ran_at_s > PAUSED_S:
+                self._pass_over()
             self.handle(node_messages.DeadlineReached())
             for job_id in list(self._machines.coordinators):
                 self.handle(cluster_messages.Reported(job_id, cluster_messages.DeadlineReached()))
             self._deadline_s = self._machines.next_deadline_s()
 
-    def _pass_over(self, since_s: float) -> None:
-        """Handles a pause: this process was stopped, perhaps with its ranks, some time after `since_s`."""
+    def _pass_over(self) -> None:
+        """Handles a pause that has just ended: this process was stopped or starved, perhaps with its ranks."""
+        since_s, self._ran_at_s = self._ran_at_s, self._clock.now_s()
         self.handle(node_messages.ProcessPaused(since_s))
         for job_id, led in list(self._machines.coordinators.items()):
             self._machines.move(job_id, coordinator_states.after_pause(led, since_s, self._clock.now_s()))

@@ -75,11 +75,14 @@ def test_b3_a_hang_while_the_supervisor_was_stopped_is_found_afterwards(start: S
     assert -EARLY_S <= overshoot_s(event, last, 1.0) <= STOPPED_S + BUSY_S
 
 
-def test_b3_a_job_that_is_suspended_as_a_whole_goes_on_and_blames_no_rank(start: Start) -> None:
+@pytest.mark.parametrize(("limit_s", "rest_s"), [(3, 1), (6, 3)], ids=["beyond the limit", "within the limit"])
+def test_b3_a_job_that_is_suspended_as_a_whole_goes_on_and_blames_no_rank(
+    start: Start, limit_s: int, rest_s: int
+) -> None:
     """A rank needs the rest of its step before it beats again, and no clock has stopped meanwhile."""
-    rest = ",".join(["sleep=0.1"] * 10)
+    rest = ",".join(["sleep=0.1"] * 10 * rest_s)
     launch = start(
-        "--nproc-per-node", "2", "--ft-rank-heartbeat-timeout", "3",
+        "--nproc-per-node", "2", "--ft-rank-heartbeat-timeout", str(limit_s),
         MONITORED, f"0:*/init,beat,mark,{rest},beat,exit=0",
     )  # fmt: skip
     launch.wait_for_trace("mark", count=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,13 +13,15 @@ import pytest
 from supervisor.config import JobSpec
 from supervisor.core.announcements import Announcement, CycleBegan, LeadChanged, NodeLost
 from supervisor.core.cluster import cluster_messages, coordinator, coordinator_states, leader_takeover
-from supervisor.core.facts import JobRules, JobState, RestartRules
+from supervisor.core.facts import HangLimits, JobRules, JobState, Progress, RestartRules
 from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node import job, node, node_messages, spawner_deadlines
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.engine_state import EngineState
 from supervisor.engine.fair_queue import TAKEN_MAX
-from supervisor.engine.loop import LATE_S, PAUSED_S, TURN_S, Engine
+from supervisor.engine.loop import LATE_S, PAUSED_S, TURN_EVERY_S, TURN_S, Engine
+from tests.core import one_node
+from tests.core.one_node import JOB
 from tests.engine.world import SetClock, World
 from tests.settling import settled
 
@@ -69,11 +72,12 @@ class Recorder:
 class Played:
     """An engine with its inbox and its machines."""
 
-    def __init__(self, recorder: Recorder, clock: SetClock) -> None:
+    def __init__(self, recorder: Recorder, clock: SetClock, *, turn_every_s: float = math.inf) -> None:
         self.inbox, self.machines = EngineInbox(), EngineState("n0")
         self.engine = Engine(
-            clock=clock, inbox=self.inbox, machines=self.machines, performer=recorder, jitter=lambda: 0.5
-        )
+            clock=clock, inbox=self.inbox, machines=self.machines, performer=recorder, jitter=lambda: 0.5,
+            turn_every_s=turn_every_s,
+        )  # fmt: skip
         self.post, self.run, self.handle = self.inbox.post, self.engine.run, self.engine.handle
         self.take_back = self.engine.take_back
 
@@ -208,6 +212,47 @@ async def test_a_deadline_that_comes_much_too_late_is_a_pause_of_this_process(
         while recorder.settled_times == settled_times:
             await anyio.lowlevel.checkpoint()
         assert played.machines.node_state.jobs["j"].pauses == pauses
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_pause_that_ends_before_the_deadline_is_one_too() -> None:
+    """A rank with a limit of 10 s beats at 0; it is suspended with its supervisor from 1 to 9.5."""
+    limits, beaten = HangLimits(heartbeat_s=10.0), Progress(0.0, 0.0, 0.0, 1)
+    watched = one_node.running(one_node.rules(1, hang_limits=limits))
+    watched.send(node_messages.ClientJoined(JOB, 0, 0, limits, beaten))
+    recorder, clock = Recorder(), SetClock()
+    recorder.answer = lambda action: (
+        (node_messages.ProgressRead(JOB, 0, 0, beaten),) if isinstance(action, node_messages.ReadProgress) else ()
+    )
+    clock.at_s = 1.0
+    played = Played(recorder, clock, turn_every_s=TURN_EVERY_S)
+    played.take_back(JOB, watched.state.jobs[JOB], None)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(played.run)
+        await settled()
+        for at_s in (9.5, 10.0, 12.0, 14.0, 16.0, 18.0, 18.4, 18.5):
+            assert recorder.of(node_messages.TellCoordinator) == [], "the rank has run for less than 10 s"
+            turns, clock.at_s = recorder.settled_times, at_s
+            played.post(node_messages.DeadlineReached())  # wakes the loop, as its timer would
+            while recorder.settled_times == turns:
+                await anyio.lowlevel.checkpoint()
+        told = [each.report for each in recorder.actions if isinstance(each, node_messages.TellCoordinator)]
+        assert [type(each) for each in told] == [cluster_messages.StacksWanted]
+        assert played.machines.node_state.jobs[JOB].pauses == ((1.0, 9.5),)
+        tasks.cancel_scope.cancel()
+
+
+async def test_the_loop_takes_turns_by_itself_while_there_is_a_deadline_and_only_then() -> None:
+    recorder = Recorder()
+    played = Played(recorder, SetClock(), turn_every_s=0.001)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(played.run)
+        await anyio.sleep(0.05)
+        assert recorder.settled_times == 0
+        played.post(node_messages.JobSubmitted(JobRules("j", 1)))
+        with anyio.fail_after(10):
+            while recorder.settled_times < 5:
+                await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -377,8 +378,9 @@ class World:
             keeper=self.keeper,
         )
         self.engine = Engine(
-            clock=self.clock, inbox=self.inbox, machines=self.machines, performer=self.performer, jitter=lambda: 0.5
-        )
+            clock=self.clock, inbox=self.inbox, machines=self.machines, performer=self.performer, jitter=lambda: 0.5,
+            turn_every_s=math.inf,
+        )  # fmt: skip
         tasks.start_soon(self.engine.run)
         if self.keeper is not None:
             tasks.start_soon(self.keeper.run)

@@ -33,11 +33,13 @@ def noted(machines: JobMachines, pause: node_messages.ProcessPaused, now_s: floa
     monitors = (
         rank_monitor.step(each, rank_monitor.ProcessPaused(pause.since_s), now_s=now_s)[0] for each in machines.monitors
     )
-    pauses = (*machines.pauses, (pause.since_s, now_s))[-PAUSES_MAX:]
+    earlier, since_s = machines.pauses, pause.since_s
+    if earlier and earlier[-1][1] >= since_s:  # It has not run in between, so this is the same pause.
+        earlier, since_s = earlier[:-1], earlier[-1][0]
     return msgspec.structs.replace(
         machines,
         monitors=tuple(monitors),
-        pauses=pauses,
+        pauses=(*earlier, (since_s, now_s))[-PAUSES_MAX:],
         spawner=_answered_later(machines.spawner, pause.since_s, now_s),
         group=_ended_later(machines.group, now_s - pause.since_s),
         plain=_told_later(machines.plain, now_s - pause.since_s),

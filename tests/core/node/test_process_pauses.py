@@ -134,3 +134,12 @@ def test_old_pauses_are_forgotten() -> None:
         job.send(ProcessPaused(10.0 * number), at=10.0 * number + 5)
     assert len(job.state.jobs[JOB].pauses) == PAUSES_MAX
     assert job.state.jobs[JOB].pauses[-1] == (10.0 * (2 * PAUSES_MAX - 1), job.now_s)
+
+
+def test_pauses_without_a_turn_in_between_are_one() -> None:
+    job = joined()
+    for number in range(2 * PAUSES_MAX):
+        job.send(ProcessPaused(10.0 * number), at=10.0 * (number + 1))
+    assert job.state.jobs[JOB].pauses == ((0.0, job.now_s),)
+    read(job, beating(0.0))
+    assert job.of(node_messages.CollectEvidence) == []
