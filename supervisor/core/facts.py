@@ -118,7 +118,7 @@ class WorkerExit(msgspec.Struct, frozen=True):
     core_dumped: bool = False
     out_of_memory: bool = False
     error: str = ""  # last line of the message in TORCHELASTIC_ERROR_FILE; "": none
-    error_at_unix_s: float | None = None  # when that error was written; decides which cause came first
+    error_at_s: float | None = None  # when that error was written; decides which cause came first
 
     @property
     def succeeded(self) -> bool:
@@ -229,7 +229,7 @@ class Cause(msgspec.Struct, frozen=True):
     """The first failure among the workers of a node."""
 
     sentence: str
-    written_at_unix_s: float | None = None  # when the error file was written; None: there is none
+    age_s: float | None = None  # how long before the report its error file was written, on the clock of its node
 
 
 class Verdict(msgspec.Struct, frozen=True):

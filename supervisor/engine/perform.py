@@ -331,7 +331,9 @@ class EnginePerformer:
                 self._edges.tokens.withdraw(job.spec.job_id, job.cycle)
 
     async def _keep_spawner(self, job: JobRecord, number: int) -> None:
-        reports = SpawnerReports(job, number, workers=self._edges.workers, publisher=self._publisher)
+        reports = SpawnerReports(
+            job, number, workers=self._edges.workers, publisher=self._publisher, clock=self._edges.clock
+        )
         job_id = job.spec.job_id
 
         def is_newest() -> bool:

@@ -11,7 +11,7 @@ from supervisor.core.facts import JobEvent, WorkerExit
 from supervisor.core.node import node_messages
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
-from supervisor.ports.edges import Workers
+from supervisor.ports.edges import Clock, Workers
 
 NS_PER_S = 1_000_000_000
 
@@ -54,11 +54,14 @@ def why_unattended(message: link.FromSpawner) -> str:
 class SpawnerReports:
     """Decodes the messages of one job's spawner; keeps the record's pids up to date."""
 
-    def __init__(self, job: JobRecord, number: int, *, workers: Workers, publisher: EventPublisher) -> None:
+    def __init__(
+        self, job: JobRecord, number: int, *, workers: Workers, publisher: EventPublisher, clock: Clock
+    ) -> None:
         self._job = job
         self._number = number  # the spawner's number within the job
         self._workers = workers
         self._publisher = publisher
+        self._clock = clock
         self._silences: dict[int, tuple[float, int]] = {}  # by cycle: the longest of a main thread, and its rank
 
     def read(self, message: link.FromSpawner) -> Iterator[node_messages.Event]:
@@ -156,5 +159,11 @@ class SpawnerReports:
             core_dumped=message.core_dumped,
             out_of_memory=message.out_of_memory,
             error=message.error if message.code == 0 else why_unattended(message) or message.error,
-            error_at_unix_s=message.error_at_unix_s,
+            error_at_s=self._own_time_s(message.error_at_unix_s),
         )
+
+    def _own_time_s(self, unix_s: float | None) -> float | None:
+        """Returns the moment on the clock that nobody sets; to the millisecond, so that equal moments stay equal."""
+        if unix_s is None:
+            return None
+        return round(unix_s - self._clock.unix_ns() / NS_PER_S + self._clock.now_s(), 3)

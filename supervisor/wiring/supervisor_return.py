@@ -396,7 +396,9 @@ class Returning(msgspec.Struct, frozen=True):
         self._put_back(restored, past, (), has_spawner=False)
         for event in restored.snapshot.waiting:
             self.inbox.post(event)
-        reports = SpawnerReports(record, record.spawner_number, workers=self.workers, publisher=self.publisher)
+        reports = SpawnerReports(
+            record, record.spawner_number, workers=self.workers, publisher=self.publisher, clock=self.clock
+        )
         for message in left.reports:
             for event in reports.read(message):
                 self.inbox.post(event)

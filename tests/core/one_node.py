@@ -97,7 +97,7 @@ class OneNode:
     ) -> WorkerExit:
         error = "boom" if error_at is not None else ""
         return WorkerExit(
-            local_rank, local_rank, 100 + local_rank, code, signal, self.now_s, error=error, error_at_unix_s=error_at
+            local_rank, local_rank, 100 + local_rank, code, signal, self.now_s, error=error, error_at_s=error_at
         )
 
     def _send(self, event: node_messages.Event) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal as signals
 
 from supervisor.core.facts import Cause, WorkerExit
-from supervisor.core.root_cause import first_cause, root_cause
+from supervisor.core.root_cause import APART_S, first_cause, root_cause
 from supervisor.core.worker_messages import Worker
 
 ABORT, KILL = int(signals.SIGABRT), int(signals.SIGKILL)
@@ -15,12 +15,12 @@ def failed(
     rank: int, at_s: float, *, signal: int | None = None, error_at: float | None = None, signalled: bool = False
 ) -> Worker:
     code = None if signal else 1
-    known = WorkerExit(rank, rank, 1, code, signal, at_s, error=f"error {rank}", error_at_unix_s=error_at)
+    known = WorkerExit(rank, rank, 1, code, signal, at_s, error=f"error {rank}", error_at_s=error_at)
     return Worker(rank, rank, 1, known, signalled=signalled)
 
 
 def named(*workers: Worker, first: int | None = 0) -> int | None:
-    cause = root_cause(workers, first)
+    cause = root_cause(workers, first, 60.0)
     return int(cause.sentence.split()[1]) if cause is not None else None
 
 
@@ -51,23 +51,31 @@ def test_a_sudden_death_stands_for_itself() -> None:
 
 def test_a_worker_that_was_not_started() -> None:
     cause = Cause("rank 0 was not started: x")
-    assert root_cause((Worker(0, 0, not_started=cause.sentence),), 0) == cause
+    assert root_cause((Worker(0, 0, not_started=cause.sentence),), 0, 60.0) == cause
+
+
+def test_a_cause_says_how_old_its_error_file_is() -> None:
+    cause = root_cause((failed(0, 52.0, error_at=50.0),), 0, 60.0)
+    assert cause is not None
+    assert cause.age_s == 10.0
+    cause = root_cause((failed(0, 52.0),), 0, 60.0)
+    assert cause is not None
+    assert cause.age_s is None
 
 
 # --- over all nodes ------------------------------------------------------------------------------------------------
 
-SEEN, OLDER = Cause("rank 0 lost its peer", 12.0), Cause("rank 3 raised", 11.0)
-UNDATED = Cause("rank 1 was killed by SIGKILL")
+SEEN, OTHER = Cause("rank 0 lost its peer"), Cause("rank 3 raised")
 
 
-def test_the_oldest_error_file_of_all_nodes_wins() -> None:
-    assert first_cause((SEEN, OLDER), SEEN.sentence) == OLDER
-    assert first_cause((SEEN, UNDATED), SEEN.sentence) == SEEN
+def test_an_error_file_of_another_node_wins_if_it_is_clearly_older() -> None:
+    seen = (SEEN, 12.0)
+    assert first_cause(seen, (seen, (OTHER, 12.0 - APART_S - 0.1))) == OTHER
+    assert first_cause(seen, (seen, (OTHER, 12.0 - APART_S))) == SEEN
+    assert first_cause(seen, ()) == SEEN
 
 
-def test_a_death_that_left_no_file_stands_for_itself() -> None:
-    assert first_cause((OLDER, UNDATED), UNDATED.sentence) == UNDATED
-
-
-def test_without_any_report_nothing_is_known() -> None:
-    assert first_cause((), "rank 0 failed") is None
+def test_a_failure_of_unknown_age_is_no_older_and_has_no_older_one() -> None:
+    """It left no file, as after SIGKILL, or an earlier version of Holdfast has reported it."""
+    assert first_cause((SEEN, None), ((OTHER, 1.0),)) == SEEN
+    assert first_cause((SEEN, 12.0), ((OTHER, None),)) == SEEN

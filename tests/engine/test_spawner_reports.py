@@ -9,8 +9,11 @@ import pytest
 from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
-from supervisor.core.facts import Assignment
+from supervisor.core.cluster import cluster_messages, coordinator, coordinator_states
+from supervisor.core.facts import Assignment, Cause, JobRules, RestartRules
 from supervisor.core.node import node_messages
+from supervisor.core.root_cause import root_cause
+from supervisor.core.worker_messages import Worker
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import CycleRecord, JobRecord
 from supervisor.engine.spawner_reports import SpawnerReports
@@ -21,14 +24,14 @@ from tests.engine.world import FakeJournal, FakeWorkers, SetClock
 class JobService:
     """A job whose cycle 2 runs from rank 4 on, and its third spawner's reports."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: SetClock | None = None) -> None:
         self.job = JobRecord(JobSpec("j", ("t.py",), local_world_size=2), {}, 5, "/logs")
         self.job.begin_cycle(CycleRecord(Assignment(2, first_rank=4), 7, "/tokens/j", "h", 1))
         self.workers, self.journal = FakeWorkers(), FakeJournal()
         publisher = EventPublisher(
-            journal=self.journal, clock=SetClock(), node_name="n0", unsent=UnsentEvents(), unkept=None
+            journal=self.journal, clock=clock or SetClock(), node_name="n0", unsent=UnsentEvents(), unkept=None
         )
-        self.reports = SpawnerReports(self.job, 3, workers=self.workers, publisher=publisher)
+        self.reports = SpawnerReports(self.job, 3, workers=self.workers, publisher=publisher, clock=clock or SetClock())
 
     def read(self, message: link.FromSpawner) -> list[node_messages.Event]:
         return list(self.reports.read(message))
@@ -147,3 +150,40 @@ def test_what_is_slower_than_it_could_be_is_told_once_a_job() -> None:
     job_service.read(link.Ready(77, 1, "3.11", "fork", "it is a test", (), "", lost=lost))
     assert job_service.journal.kinds() == ["preload_learned", "preload_lost", "spawner_ready"]
     assert job_service.journal.events[1].reason == lost
+
+
+class NodeClock(SetClock):
+    """The clocks of one node, of which the wall clock may be wrong."""
+
+    def __init__(self, at_s: float, *, unix_s: float) -> None:
+        self.at_s, self._unix_s = at_s, unix_s
+
+    def unix_ns(self) -> int:
+        return int(self._unix_s * 1e9)
+
+    def cause(self, local_rank: int, *, age_s: float) -> Cause:
+        """Returns what this node reports of a rank whose error file is as old as that."""
+        ended = exited(2, local_rank, code=1)._replace(error_at_unix_s=self._unix_s - age_s)
+        (event,) = JobService(self).read(ended)
+        assert isinstance(event, node_messages.WorkerExited)
+        found = root_cause((Worker(local_rank, event.exit.rank, 1000, event.exit),), local_rank, self.at_s)
+        assert found is not None
+        return found
+
+
+def test_of_two_nodes_whose_clocks_differ_the_one_that_failed_first_is_named() -> None:
+    first = NodeClock(100.0, unix_s=1_800_000_000.0).cause(0, age_s=5.0)
+    follower = NodeClock(7000.0, unix_s=1_800_000_000.0 - 60.0).cause(1, age_s=1.0)
+    coordinated = coordinator.initial_state("j")
+    rules = JobRules("j", 1, restart=RestartRules(max_restarts=0, min_nodes=2))
+    reports: list[cluster_messages.Event] = [cluster_messages.JobOpened(each, rules) for each in ("a", "b")]
+    reports += [cluster_messages.NodeJoined(each, -1) for each in ("a", "b")]
+    reports += [
+        cluster_messages.NodeFailed("a", 0, first.sentence, first_failure=first.sentence),
+        cluster_messages.NodeStopped("a", all_succeeded=False, cause=first),
+        cluster_messages.NodeStopped("b", all_succeeded=False, cause=follower),
+    ]
+    for report in reports:
+        coordinated, _ = coordinator.step(coordinated, report, now_s=50.0, jitter=0.0)
+    assert isinstance(coordinated.phase, coordinator_states.Ended)
+    assert coordinated.phase.verdict.reason == f"{first.sentence}; restarts used 0 of 0"

@@ -80,7 +80,7 @@ GOLDEN = {
             job_id="jöb",
             report=cluster.Report(
                 node_joined=cluster.NodeJoined(
-                    node="n1", cycle=-1, cause=cluster.Cause(sentence="why", written_at_unix_s=0)
+                    node="n1", cycle=-1, cause=cluster.Cause(sentence="why", age_s=0)
                 )
             ),
         )

@@ -141,12 +141,12 @@ class CallReport(_message.Message):
     def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ..., told: _Optional[_Iterable[_Union[Told, _Mapping]]] = ...) -> None: ...
 
 class Cause(_message.Message):
-    __slots__ = ["sentence", "written_at_unix_s"]
+    __slots__ = ["age_s", "sentence"]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
     SENTENCE_FIELD_NUMBER: _ClassVar[int]
-    WRITTEN_AT_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    age_s: float
     sentence: str
-    written_at_unix_s: float
-    def __init__(self, sentence: _Optional[str] = ..., written_at_unix_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, sentence: _Optional[str] = ..., age_s: _Optional[float] = ...) -> None: ...
 
 class CheckReport(_message.Message):
     __slots__ = ["check", "found_at_ns", "reason", "subject", "took_s", "verdict"]

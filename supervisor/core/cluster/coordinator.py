@@ -204,7 +204,7 @@ def _node_emptied(
         return state, ()  # From another run of the job, or outdated.
     # While the cycle runs, its fault may still be under way: joining alone decides nothing.
     if isinstance(event, cluster_messages.NodeJoined):
-        emptied = msgspec.structs.replace(known, state=MemberState.JOINED, cause=event.cause)
+        emptied = msgspec.structs.replace(known.with_cause(event.cause, now_s), state=MemberState.JOINED)
     else:
         emptied = msgspec.structs.replace(known, state=MemberState.DOWN)
     return node_departure.let_go(*_use_ready(with_member(state, event.node, emptied), now_s, jitter), event.node)
@@ -341,7 +341,7 @@ def _lose_node_in_call(state: State, event: cluster_messages.NodeLost, now_s: fl
 
 def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitter: float) -> Outcome:
     """Returns what the restart policy decides, as orders."""
-    state = msgspec.structs.replace(state, first_failure=event.first_failure)
+    state = msgspec.structs.replace(state, first_failure=event.first_failure, failed_on=event.node, failed_at_s=now_s)
     lost = rendezvous_round.excluded_verdict(state, 1 if event.restart_allowed else event.exit_code)
     if lost is not None:
         verdict = msgspec.structs.replace(lost, reason=f"{event.reason}; {lost.reason}")

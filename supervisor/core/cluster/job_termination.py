@@ -76,7 +76,7 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
             if known.state in UNHEARD:
                 return state, ()
             stopped = msgspec.structs.replace(
-                known, state=MemberState.STOPPED, all_succeeded=all_succeeded, cause=cause or known.cause
+                known.with_cause(cause, now_s), state=MemberState.STOPPED, all_succeeded=all_succeeded
             )
             return _conclude_if_stopped(with_member(state, node, stopped), phase, now_s, ())
         case cluster_messages.JobOpened(node):
@@ -217,9 +217,13 @@ def _conclude(state: State, phase: WindingDown, now_s: float) -> Outcome:
 
 
 def _cause(state: State) -> str:
-    causes = tuple(each.cause for each in state.members.values() if each.cause is not None)
-    cause = first_cause(causes, state.first_failure) if state.first_failure else None
-    return cause.sentence if cause is not None else ""
+    """Returns the first failure on all nodes; "" if no more is known than what was seen first."""
+    seen = state.members.get(state.failed_on)
+    if not state.first_failure or seen is None or seen.cause is None:
+        return ""
+    at_s = None if seen.caused_at_s is None else min(seen.caused_at_s, state.failed_at_s)
+    others = ((each.cause, each.caused_at_s) for each in state.members.values() if each.cause is not None)
+    return first_cause((seen.cause, at_s), others).sentence
 
 
 def _to_all(state: State, order: orders.Order) -> tuple[Action, ...]:

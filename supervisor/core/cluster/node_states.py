@@ -41,6 +41,7 @@ class Member(msgspec.Struct, frozen=True):
     comes_again: bool = False  # it was lost, but its next process is connected
     lost: tuple[int, ...] = ()  # ranks that a wrapped call has continued without
     cause: Cause | None = None  # of the first failure on it, when it stopped
+    caused_at_s: float | None = None  # when that failure left its error file, by the clock of the leader; None: unknown
     all_succeeded: bool = False  # when it stopped for good
     facts: NodeFacts = NodeFacts()
 
@@ -67,6 +68,13 @@ class Member(msgspec.Struct, frozen=True):
     def may_take_part(self) -> bool:
         """Whether nobody keeps the node out of later cycles."""
         return not self.excluded and not self.cordoned and not self.leaves
+
+    def with_cause(self, cause: Cause | None, now_s: float) -> Member:
+        """Returns the node's state with the first failure on it, if the report that the leader receives now has one."""
+        if cause is None:
+            return self
+        written_at_s = None if cause.age_s is None else now_s - cause.age_s
+        return msgspec.structs.replace(self, cause=cause, caused_at_s=written_at_s)
 
 
 class Members(msgspec.Struct):

@@ -13,7 +13,7 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.facts import JobEvent, JobRules
+from supervisor.core.facts import Cause, JobEvent, JobRules
 from supervisor.core.node import node_messages
 from supervisor.core.root_cause import root_cause
 from supervisor.core.worker_messages import (
@@ -129,7 +129,7 @@ def step(state: State, event: Event, *, now_s: float, rules: JobRules) -> Outcom
         case node_messages.WorkerExited() | node_messages.WorkerSpawned() | node_messages.SpawnFailed():
             return _note(state, event, now_s, rules)
         case node_messages.WorkersEmptied(stuck_pids=stuck_pids):
-            return _empty(state, stuck_pids) if isinstance(state, Killing) else (state, ())
+            return _empty(state, stuck_pids, now_s) if isinstance(state, Killing) else (state, ())
         case node_messages.DeadlineReached():
             return _pass_deadlines(state, now_s, rules)
         case PrepareWorkers(cycle):
@@ -143,7 +143,7 @@ def step(state: State, event: Event, *, now_s: float, rules: JobRules) -> Outcom
         case KillRanks():
             return _kill_ranks(state, event, now_s, rules)
         case LoseWorkers():
-            return _lose(state)
+            return _lose(state, now_s)
         case ExcuseRank(local_rank, excuse):
             return _excuse(state, local_rank, excuse), ()
         case SettleExcuses(stands, reason):
@@ -337,7 +337,7 @@ def _stop(state: State, order: StopWorkers, now_s: float, rules: JobRules) -> Ou
     lingers_at_s = now_s + LINGERS_S if order.for_restart else None
     match state:
         case Empty(workers):
-            return state, (_gone(workers, None, ()),)  # The spawner was lost, and they with it.
+            return state, (_gone(workers),)  # The spawner was lost, and they with it.
         case Killing():
             return state, ()
         case Prepared() | Done():
@@ -363,7 +363,7 @@ def _stop(state: State, order: StopWorkers, now_s: float, rules: JobRules) -> Ou
 
 def _kill(state: State, rules: JobRules) -> Outcome:
     if isinstance(state, Empty):
-        return state, (_gone(state.workers, None, ()),)
+        return state, (_gone(state.workers),)
     if isinstance(state, Killing):
         return state, ()
     workers = tuple(
@@ -392,17 +392,17 @@ def _kill_ranks(state: State, event: KillRanks, now_s: float, rules: JobRules) -
     return msgspec.structs.replace(state, workers=workers), (send,)
 
 
-def _lose(state: State) -> Outcome:
-    return (state, ()) if isinstance(state, Empty) else _empty(state, ())
+def _lose(state: State, now_s: float) -> Outcome:
+    return (state, ()) if isinstance(state, Empty) else _empty(state, (), now_s)
 
 
-def _empty(state: Prepared | Living, stuck_pids: tuple[int, ...]) -> Outcome:
+def _empty(state: Prepared | Living, stuck_pids: tuple[int, ...], now_s: float) -> Outcome:
     workers = workers_of(state)
     first = state.first if isinstance(state, Faulted | Terminating | Killing) else None
-    return Empty(workers), (_gone(workers, first, stuck_pids),)
-
-
-def _gone(workers: tuple[Worker, ...], first: int | None, stuck_pids: tuple[int, ...]) -> WorkersGone:
-    all_succeeded = bool(workers) and all(each.succeeded for each in workers)
     blamed = tuple(each for each in workers if each.excuse is Excuse.NONE)
-    return WorkersGone(root_cause(blamed, first), all_succeeded, stuck_pids)
+    return Empty(workers), (_gone(workers, root_cause(blamed, first, now_s), stuck_pids),)
+
+
+def _gone(workers: tuple[Worker, ...], cause: Cause | None = None, stuck_pids: tuple[int, ...] = ()) -> WorkersGone:
+    all_succeeded = bool(workers) and all(each.succeeded for each in workers)
+    return WorkersGone(cause, all_succeeded, stuck_pids)

@@ -11,7 +11,6 @@ import msgspec
 COUNT_MAX = 2**31 - 1
 ITEMS_MAX = 2**17  # for the ranks of a job, and lists with an item for each
 SECONDS_MAX = 10 * 365 * 24 * 3600.0
-UNIX_SECONDS_MAX = 1e12
 BYTES_MAX = 256  # a proof
 TEXT_CHARACTERS_MAX = 8192  # for a sentence
 
@@ -44,7 +43,5 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
         return max(lowest, lowest_of_type), min(highest, highest_of_type)
 
     def seconds(self, name: str) -> tuple[float, float]:
-        """Returns the lowest and highest value of a duration, or of a wall-clock moment (`…_unix_s`)."""
-        if name.endswith("_unix_s"):
-            return -UNIX_SECONDS_MAX, UNIX_SECONDS_MAX
+        """Returns the lowest and highest value of a duration."""
         return math.ulp(0.0) if name in self.never_zero else 0.0, SECONDS_MAX

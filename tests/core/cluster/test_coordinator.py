@@ -417,8 +417,8 @@ def test_the_other_nodes_learn_where_the_store_is() -> None:
 def test_the_failure_that_came_first_on_any_node_is_named_at_a_restart() -> None:
     play = running("a", "b")
     play >> NodeFailed("a", 0, "rank 0 lost its peer", first_failure="rank 0 lost its peer")
-    play >> NodeJoined("a", 0, Cause("rank 0 lost its peer", 12.0))
-    play >> NodeJoined("b", 0, Cause("rank 3 raised", 11.0))
+    play >> NodeJoined("a", 0, Cause("rank 0 lost its peer", 0.5))
+    play >> NodeJoined("b", 0, Cause("rank 3 raised", 2.0))
     assert [each.event.reason for each in play.of(Publish)] == [
         "rank 3 raised; it came before what was seen first: rank 0 lost its peer"
     ]

@@ -168,10 +168,27 @@ def test_a_workload_that_asked_to_end_is_not_taken_for_a_stop() -> None:
 
 def test_the_verdict_names_the_failure_that_came_first_on_any_node() -> None:
     play = running() >> NodeFailed("a", 0, "rank 0 lost its peer", first_failure="rank 0 lost its peer")
-    play >> NodeStopped("a", all_succeeded=False, cause=Cause("rank 0 lost its peer", 12.0))
-    play >> NodeStopped("b", all_succeeded=False, cause=Cause("rank 3 raised", 11.0))
+    play.at(5.0) >> NodeStopped("a", all_succeeded=False, cause=Cause("rank 0 lost its peer", 5.5))
+    play.at(6.0) >> NodeStopped("b", all_succeeded=False, cause=Cause("rank 3 raised", 9.0))
     assert verdict(play).reason == "rank 3 raised; restarts used 0 of 0"
     assert [each.event.kind for each in play.of(Publish)] == ["root_cause_found"]
+
+
+def test_a_report_that_comes_late_makes_no_failure_younger_than_it_was_seen() -> None:
+    play = running() >> NodeFailed("a", 0, "rank 0 raised", first_failure="rank 0 raised")
+    play.at(1.0) >> NodeStopped("b", all_succeeded=False, cause=Cause("rank 3 lost its peer", 0.9))
+    play.at(9.0) >> NodeStopped("a", all_succeeded=False, cause=Cause("rank 0 raised", 1.0))
+    assert verdict(play).reason == "rank 0 raised; restarts used 0 of 0"
+
+
+def test_a_node_that_reports_no_failure_of_its_own_leaves_what_was_seen() -> None:
+    play = running() >> NodeFailed("a", 0, "rank 0 was killed by SIGKILL", first_failure="rank 0 was killed by SIGKILL")
+    (
+        play.at(5.0)
+        >> NodeStopped("b", all_succeeded=False, cause=Cause("rank 3 lost its peer", 60.0))
+        >> NodeLost("a", "x")
+    )
+    assert verdict(play).reason == "rank 0 was killed by SIGKILL; restarts used 0 of 0"
 
 
 def test_a_node_that_does_not_stop_is_given_up() -> None:

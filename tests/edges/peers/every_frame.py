@@ -52,7 +52,6 @@ SPECIAL: dict[str, st.SearchStrategy[object]] = {
     "signal": st.integers(0, 64),
     "rank_termination_signal": st.integers(0, 64),
     "training_iteration": st.none() | st.integers(-(2**63), 2**63 - 1),
-    "written_at_unix_s": st.none() | st.floats(-1e12, 1e12),
     "warm_up_steps": st.integers(-(2**31), 2**31 - 1),
     "max_no_progress_cycles": st.integers(-(2**31), 2**31 - 1),
     "exit_code": st.integers(-255, 255),

@@ -62,10 +62,10 @@ def test_the_wire_and_the_core_know_the_same_kinds(message: type[wire.Order], ki
 
 def test_what_is_not_known_is_told_from_zero():
     for iteration in (None, 0):
-        for written_at in (None, 0.0):
+        for age_s in (None, 0.0):
             failed = cluster_messages.NodeFailed("n", 0, "why", iteration)
             assert decode(encode(Reported("j", failed))) == Reported("j", failed)
-            joined = NodeJoined("n", -1, Cause("why", written_at))
+            joined = NodeJoined("n", -1, Cause("why", age_s))
             assert decode(encode(Reported("j", joined))) == Reported("j", joined)
     assert decode(encode(Reported("j", NodeJoined("n", -1)))) == Reported("j", NodeJoined("n", -1))
 
@@ -82,8 +82,8 @@ def test_half_a_character_does_not_keep_a_report_from_being_sent():
 
 
 def test_what_a_file_of_the_user_said_is_sent_within_bounds():
-    for told_at in (math.nan, math.inf, -math.inf, 1e300):
-        received = decode(encode(Reported("j", NodeJoined("n", 1, Cause("why", told_at)))))
+    for age_s in (math.nan, math.inf, -math.inf, 1e300):
+        received = decode(encode(Reported("j", NodeJoined("n", 1, Cause("why", age_s)))))
         assert isinstance(received, Reported)
     failed = cluster_messages.NodeFailed("n", 1, "r" * 100_000, training_iteration=10**30)
     received = decode(encode(Reported("j", failed)))
