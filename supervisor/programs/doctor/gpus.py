@@ -50,7 +50,8 @@ def look(machine: Machine) -> list[DoctorFinding]:
             "devices",
             f"a driver, but no /dev/nvidia* and no NVML ({answer.fault})",
             why="ranks can use no GPU: in a container, the driver is the host's, and none of its GPUs is given to it",
-            remedy="for a job with GPUs: docker run --gpus all, or --device nvidia.com/gpu=all",
+            remedy="for a job with GPUs: docker run --gpus all, or --device nvidia.com/gpu=all; outside a container: "
+            "nvidia-modprobe -u -c 0, as root",
         )
         return area.findings
     if answer.fault:

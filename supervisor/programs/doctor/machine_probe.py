@@ -6,13 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
+
+from supervisor.edges.machine.journal.timed_reads import SilentDiskError, TimedReads
 
 ANSWER_TIMEOUT_S = 5.0
 END_TIMEOUT_S = 1.0  # after SIGKILL
@@ -57,16 +58,24 @@ class Machine:
         return value if value > (os.cpu_count() or 1) else 0.0
 
     def program(self, name: str) -> str:
-        """Returns the path of a program; "" if it is neither in our Python's folder nor in PATH."""
-        beside = str(Path(sys.executable).parent)
-        return shutil.which(name, path=f"{beside}{os.pathsep}{self.environ.get('PATH', os.defpath)}") or ""
+        """Returns the path of a program; "" if it is not in our Python's folder or PATH, or their disks are silent."""
+        path = f"{Path(sys.executable).parent}{os.pathsep}{self.environ.get('PATH', os.defpath)}"
+        try:
+            found = TimedReads().read(
+                lambda: shutil.which(name, path=path), place=Path(name), within_s=ANSWER_TIMEOUT_S
+            )
+        except SilentDiskError:
+            return ""
+        return found or ""
 
     def ask(self, command: Sequence[str], *, timeout_s: float = ANSWER_TIMEOUT_S) -> Answer:
         """Runs a program that only reads. Blocks for little more than `timeout_s`, even if nothing can end the program.
 
         A driver or a disk may keep it in the kernel: then it is left.
         """
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        # In memory: the disk of temporary files may be what does not answer.
+        out_fd, err_fd = os.memfd_create("stdout"), os.memfd_create("stderr")
+        with open(out_fd, "w+b") as out, open(err_fd, "w+b") as err:
             try:
                 process = subprocess.Popen(
                     list(command), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self.environ

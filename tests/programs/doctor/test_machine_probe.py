@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -30,6 +31,19 @@ def test_a_program_is_asked(tmp_path: Path):
     assert machine.ask([machine.program("mute")]).fault == "it ended with exit code 3"
     assert machine.program("none-such") == ""
     assert machine.ask(["/none/such"]).fault == "it cannot be started (No such file or directory)"
+
+
+def test_a_silent_disk_of_temporary_files_or_in_path_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    program(tmp_path, "tell", "echo yes")
+    machine = machine_of(tmp_path)
+    tell = machine.program("tell")
+    monkeypatch.setenv("TMPDIR", "/none/such")
+    assert machine.ask([tell]).stdout == "yes\n"
+    over = threading.Event()
+    monkeypatch.setattr(machine_probe.shutil, "which", lambda *_, **__: over.wait(60))
+    monkeypatch.setattr(machine_probe, "ANSWER_TIMEOUT_S", 0.1)
+    assert machine.program("tell") == ""
+    over.set()
 
 
 def test_a_load_counts_above_the_number_of_cpus(tmp_path: Path):
