@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from supervisor.core.facts import Cause, WorkerExit
 from supervisor.core.worker_messages import Worker
 
-APART_S = 1.0  # closer failures on two nodes have no known order: a report may be on its way for so long
+APART_S = 0.1  # closer failures on two nodes have no known order: a report is on its way for a moment
 
 Dated = tuple[
     Cause, float | None
