@@ -40,7 +40,12 @@ def test_a_silent_disk_of_temporary_files_or_in_path_holds_nothing_up(tmp_path: 
     monkeypatch.setenv("TMPDIR", "/none/such")
     assert machine.ask([tell]).stdout == "yes\n"
     over = threading.Event()
-    monkeypatch.setattr(machine_probe.shutil, "which", lambda *_, **__: over.wait(60))
+
+    def wait(_: str, *, path: str) -> str:
+        over.wait(60)
+        return path
+
+    monkeypatch.setattr("shutil.which", wait)
     monkeypatch.setattr(machine_probe, "ANSWER_TIMEOUT_S", 0.1)
     assert machine.program("tell") == ""
     over.set()
