@@ -57,7 +57,8 @@ class Outbox:
         self._requests: dict[int, tuple[WorkloadControlRequest | LeaseQuestion, threading.Event]] = {}  # unanswered
         self._unsent_requests: deque[int] = deque()
         self._requests_made = 0
-        self._all_sent = threading.Event()
+        self._is_all_sent = False
+        self._waiting: list[threading.Event] = []  # of those who wait until it is
 
     # --- called by any thread ---
 
@@ -67,7 +68,7 @@ class Outbox:
 
     def say(self, frame: bytes) -> None:
         with self._lock:
-            self._all_sent.clear()
+            self._is_all_sent = False
             if len(self._frames) < CALL_FRAMES_MAX:
                 self._frames.append(frame)
             else:
@@ -94,11 +95,18 @@ class Outbox:
     def withdraw(self, request: WorkloadControlRequest | LeaseQuestion) -> None:
         """Forgets a request whose answer nobody waits for any more."""
         with self._lock:
-            self._requests = {number: each for number, each in self._requests.items() if each[0] is not request}
+            for number, (each, _) in list(self._requests.items()):  # A handler may add one meanwhile.
+                if each is request:
+                    self._requests.pop(number, None)
 
     def wait_sent(self, timeout_s: float) -> bool:
         """Blocks until the kernel has all frames, at most `timeout_s`; returns whether it has."""
-        return self._all_sent.wait(timeout_s)
+        sent = threading.Event()
+        with self._lock:
+            if self._is_all_sent:
+                return True
+            self._waiting.append(sent)
+        return sent.wait(timeout_s)
 
     # --- called by the channel's thread ---
 
@@ -140,16 +148,22 @@ class Outbox:
         """Notes that the kernel has everything taken from here."""
         with self._lock:
             if not self._frames:
-                self._all_sent.set()
+                self._end_waits()
 
     def start_over(self) -> None:
         """Starts over when a connection ends or begins: the owner repeats its state, and requests are sent again."""
         with self._lock:
             self._frames.clear()
             self._is_overfull = False
-            self._all_sent.clear()
+            self._is_all_sent = False
             self._unsent_requests = deque(self._requests)
 
     def give_up(self) -> None:
         """Gives up: nothing more is sent, and waiting callers are released."""
-        self._all_sent.set()
+        with self._lock:
+            self._end_waits()
+
+    def _end_waits(self) -> None:
+        self._is_all_sent = True
+        while self._waiting:
+            self._waiting.pop().set()

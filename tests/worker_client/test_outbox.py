@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -96,22 +97,39 @@ def test_all_is_sent_once_the_kernel_has_it_and_not_after_a_loss(outbox: Outbox)
 
 
 @pytest.mark.timeout(30)
-def test_a_signal_handler_may_request_in_the_middle_of_a_call(outbox: Outbox):
+@pytest.mark.parametrize("busy", ["say", "withdraw"])
+def test_a_signal_handler_may_request_in_the_middle_of_a_call(outbox: Outbox, busy: str):
     """It runs in the thread that holds the lock."""
     handled = 0
 
     def handle(*_: object) -> None:
         nonlocal handled
         handled += 1
-        assert outbox.request(REQUEST) is not None
-        outbox.withdraw(REQUEST)
+        outbox.request(REQUEST)
 
     before = signal.signal(signal.SIGVTALRM, handle)
     signal.setitimer(signal.ITIMER_VIRTUAL, 0.001, 0.001)
     try:
         while handled < 200:
-            outbox.say(b"frame")
-            outbox.take()
+            if busy == "say":
+                outbox.say(b"frame")
+                outbox.take()
+            outbox.withdraw(REQUEST)
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
+
+
+def test_a_wait_ends_once_all_frames_are_sent_or_nothing_more_is(outbox: Outbox):
+    outbox.say(b"frame")
+    assert not outbox.wait_sent(0.01)
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(outbox.wait_sent, 10)
+        assert outbox.take() == b"frame"
+        outbox.taken()
+        assert waiting.result()
+        assert outbox.wait_sent(0)
+        outbox.say(b"another")
+        waiting = threads.submit(outbox.wait_sent, 10)
+        outbox.give_up()
+        assert waiting.result()

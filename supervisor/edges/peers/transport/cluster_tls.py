@@ -22,11 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-import anyio
 import msgspec
 from holdfast_wire import private_files, regular_file
 
-from supervisor.edges.machine.own_process.threads import in_thread
+from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.peers.transport import token_certificate
 from supervisor.edges.peers.transport.tls_handshakes import Handshakes
 from supervisor.errors import ConfigurationError
@@ -35,7 +34,7 @@ RECORD_BYTES_MAX = 16 * 1024  # of one record, so that none is taken in part
 EARLY_BYTES_MAX = 256 * 1024  # that arrive while a step of the handshake is computed
 READ_AGAIN_S = 1.0  # the files may be on a disk that does not answer, and the next attempt must not be late
 
-_reading = anyio.CapacityLimiter(1)  # so that a dead disk holds one thread
+_reading = SideThreads(stuck_max=1)  # by a dead disk
 _log = logging.getLogger("holdfast.cluster")
 
 
@@ -79,11 +78,10 @@ async def read_again(tls: Tls | None) -> None:
     """Reads files that have changed, for the next connections. Does nothing without files, or if they can't be used."""
     if tls is None or tls.files is None:
         return
-    with anyio.move_on_after(READ_AGAIN_S):
-        try:
-            await in_thread(partial(_read_again, tls, tls.files), limiter=_reading, abandon_on_cancel=True)
-        except (ConfigurationError, OSError) as error:  # A file may be half written.
-            _log.warning("the certificate stays as it was when the job began: %s", error)
+    try:
+        await _reading.call(partial(_read_again, tls, tls.files), timeout_s=READ_AGAIN_S, discard=lambda _: None)
+    except (ConfigurationError, OSError) as error:  # A file may be half written.
+        _log.warning("the certificate stays as it was when the job began: %s", error)
 
 
 def _read_again(tls: Tls, files: TlsFiles) -> None:

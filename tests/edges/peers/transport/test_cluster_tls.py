@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import ssl
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from supervisor.core import orders
 from supervisor.core.cluster.cluster_messages import NodeJoined, Reported
+from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import Meeting
 from supervisor.edges.peers.stream.cluster_client import ClusterClient
@@ -346,3 +348,22 @@ async def test_files_that_have_not_changed_are_not_read_again_and_a_reading_that
         await cluster_tls.read_again(tls)
     await cluster_tls.read_again(tls)
     assert tls.leads is not leads
+
+
+async def test_files_on_a_dead_disk_hold_up_neither_the_node_nor_its_end(place: Path, monkeypatch: pytest.MonkeyPatch):
+    tls, answers = cluster_tls.load(files(place)), threading.Event()
+    monkeypatch.setattr(cluster_tls, "READ_AGAIN_S", 0.05)
+    monkeypatch.setattr(cluster_tls, "_reading", SideThreads(stuck_max=1))
+
+    def never_states(_: TlsFiles) -> bool:
+        return answers.wait(30)
+
+    monkeypatch.setattr(cluster_tls, "_states", never_states)
+    with anyio.fail_after(5):
+        await cluster_tls.read_again(tls)
+        await cluster_tls.read_again(tls)
+    (stuck,) = (each for each in threading.enumerate() if each.name == "side call")
+    assert stuck.daemon, "the end of the process does not wait for it"
+    monkeypatch.undo()
+    answers.set()
+    stuck.join(10)
