@@ -23,7 +23,7 @@ from supervisor.core.node import (
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.rank_silence import moved_s, without_absences
 
-PAUSES_MAX = 32  # a silence that has lasted through more of them is judged as if there had been no earlier one
+PAUSES_MAX = 32  # beyond it two are joined; none is forgotten, since the oldest may be the one that lasted for an hour
 
 E = TypeVar("E")
 
@@ -39,7 +39,7 @@ def noted(machines: JobMachines, pause: node_messages.ProcessPaused, now_s: floa
     return msgspec.structs.replace(
         machines,
         monitors=tuple(monitors),
-        pauses=(*earlier, (since_s, now_s))[-PAUSES_MAX:],
+        pauses=_joined((*earlier, (since_s, now_s)), now_s),
         spawner=_answered_later(machines.spawner, pause.since_s, now_s),
         group=_ended_later(machines.group, now_s - pause.since_s),
         plain=_told_later(machines.plain, now_s - pause.since_s),
@@ -52,6 +52,25 @@ def without_pauses(machines: JobMachines, event: E) -> E:
     if isinstance(event, node_messages.ClientJoined | node_messages.ProgressRead):
         return msgspec.structs.replace(event, progress=without_absences(event.progress, machines.pauses))
     return event
+
+
+def _joined(pauses: tuple[tuple[float, float], ...], now_s: float) -> tuple[tuple[float, float], ...]:
+    """Returns at most PAUSES_MAX pauses that are as long in all: a silence may be found late, but never early.
+
+    Of two neighbours, the earlier is moved to where the later begins. The time between them still counts as silence:
+    else no hang would be found on a node that pauses every few seconds. Only a silence that began there, or in the
+    earlier one, gets too much. The two are chosen where that is least for the age of such a silence.
+    """
+    if len(pauses) <= PAUSES_MAX:
+        return pauses
+
+    def inaccuracy(index: int) -> float:
+        exact_until_s, exact_from_s = pauses[index - 1][1], pauses[index + 1][1]
+        return (exact_from_s - exact_until_s) / (now_s - exact_until_s)
+
+    index = min(range(1, len(pauses) - 1), key=inaccuracy)
+    (lost_s, back_s), (since_s, until_s) = pauses[index : index + 2]
+    return (*pauses[:index], (since_s - (back_s - lost_s), until_s), *pauses[index + 2 :])
 
 
 def _answered_later(state: spawner_deadlines.State, since_s: float, now_s: float) -> spawner_deadlines.State:

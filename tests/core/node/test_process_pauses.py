@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import signal
+
+import pytest
 
 from supervisor.core.facts import CallWatch, HangLimits, Progress, WatchMode
 from supervisor.core.node import hang_response, node_messages, spawner_deadlines
 from supervisor.core.node.node_messages import ClientJoined, DeadlineReached, ProcessPaused, ProgressRead, ReadProgress
 from supervisor.core.node.process_pauses import PAUSES_MAX
+from supervisor.core.rank_silence import moved_s
 from supervisor.core.wrapped_calls.call_messages import CallEnter, CallSettings, Interrupt, IterationBegan, Stage
 from tests.core.one_node import JOB, OneNode, rules, running
 
@@ -128,12 +132,47 @@ def test_a_hung_rank_that_was_suspended_after_its_signal_keeps_its_time() -> Non
     assert [each.signal for each in job.of(node_messages.SignalWorkers)] == [signal.SIGKILL]
 
 
-def test_old_pauses_are_forgotten() -> None:
-    job = joined()
-    for number in range(2 * PAUSES_MAX):
-        job.send(ProcessPaused(10.0 * number), at=10.0 * number + 5)
+def paused_often(job: OneNode, number: int) -> OneNode:
+    """Passes so many pauses of 3 s, with 2 s before each."""
+    for _ in range(number):
+        job.send(ProcessPaused(job.now_s + 2.0), at=job.now_s + 5.0)
+    return job
+
+
+def watched(limit_s: float) -> OneNode:
+    limits = HangLimits(heartbeat_s=limit_s)
+    return running(rules(1, hang_limits=limits)).send(ClientJoined(JOB, 0, 0, limits, beating(0.0)))
+
+
+def test_a_long_pause_before_many_short_ones_blames_nobody() -> None:
+    job = watched(100.0).send(ProcessPaused(8.0), at=3608.0)
+    read(paused_often(job, PAUSES_MAX + 1), beating(7.0))
+    assert job.of(node_messages.CollectEvidence) == []
     assert len(job.state.jobs[JOB].pauses) == PAUSES_MAX
-    assert job.state.jobs[JOB].pauses[-1] == (10.0 * (2 * PAUSES_MAX - 1), job.now_s)
+
+
+def test_a_hang_is_found_on_a_node_that_pauses_every_few_seconds() -> None:
+    job = paused_often(watched(600.0), 2_000)  # nearly three hours, and it goes on
+    hung_at_s = job.now_s
+    read(job, beating(hung_at_s))
+    read(paused_often(job, 299), beating(hung_at_s))
+    assert job.of(node_messages.CollectEvidence) == [], "it has been silent for 598 s of its own time"
+    read(paused_often(job, 41), beating(hung_at_s))
+    assert job.of(node_messages.CollectEvidence), "after 680 s: late, but it is found"
+
+
+def test_joined_pauses_forgive_a_silence_no_less_than_they_lasted() -> None:
+    chosen = random.Random(7)
+    job, pauses = joined(), list[tuple[float, float]]()
+    for _ in range(10 * PAUSES_MAX):
+        since_s = job.now_s + chosen.choice((2.0, 4.0, 300.0))
+        job.send(ProcessPaused(since_s), at=since_s + chosen.choice((3.0, 10.0, 3600.0)))
+        pauses.append((since_s, job.now_s))
+    kept = job.state.jobs[JOB].pauses
+    assert len(kept) == PAUSES_MAX
+    begun_s = [chosen.uniform(0.0, job.now_s) for _ in range(1_000)]
+    assert [each for each in begun_s if moved_s(each, kept) < moved_s(each, pauses) - 1e-6] == []
+    assert moved_s(0.0, kept) == pytest.approx(moved_s(0.0, pauses))
 
 
 def test_pauses_without_a_turn_in_between_are_one() -> None:

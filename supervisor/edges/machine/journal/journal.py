@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PENDING_EVENTS_MAX = 10_000  # not committed yet; beyond it the oldest are dropped and counted
 MEMORY_JOBS_MAX = 100  # of this supervisor's jobs, for answers without a disk
+UNSAVED_JOBS_MAX = 10 * MEMORY_JOBS_MAX  # the same with those whose events wait for a report; some never get one
 MEMORY_EVENTS_PER_JOB_MAX = 2_000
 BATCH_EVENTS_MAX = 1_000
 LINGER_S = 0.05  # for more to commit: a restart is over by then, and the thread has taken no time from it
@@ -217,7 +218,9 @@ class Journal:
             # Events that wait for their job's report are nowhere else.
             written = (name for name, each in self._memory.items() if each.report or not each.events)
             if (oldest := next(written, job_id)) == job_id:
-                break
+                if len(self._memory) <= UNSAVED_JOBS_MAX:
+                    break
+                oldest = next(iter(self._memory))
             del self._memory[oldest]
         return self._memory[job_id]
 
@@ -272,8 +275,9 @@ class Journal:
             return Batch(reports, events)
 
     def _put_back(self, batch: Batch) -> None:
-        for report in batch.reports:
-            self._reports.setdefault((report.job_id, report.submitted_at_ns), report)
+        returned = {(report.job_id, report.submitted_at_ns): report for report in batch.reports}
+        # The order of saving, since of an id the run that is written last is the newest.
+        self._reports = {key: each for key, each in returned.items() if key not in self._reports} | self._reports
         while len(self._reports) > MEMORY_JOBS_MAX:
             self._reports.pop(next(iter(self._reports)))
         room = PENDING_EVENTS_MAX - len(self._events)

@@ -13,7 +13,12 @@ import pytest
 
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.journal import journal_reader, journal_writer
-from supervisor.edges.machine.journal.journal import MEMORY_EVENTS_PER_JOB_MAX, MEMORY_JOBS_MAX, Journal
+from supervisor.edges.machine.journal.journal import (
+    MEMORY_EVENTS_PER_JOB_MAX,
+    MEMORY_JOBS_MAX,
+    UNSAVED_JOBS_MAX,
+    Journal,
+)
 from supervisor.edges.machine.journal.journal_batch import Batch
 from supervisor.edges.machine.journal.journal_reader import open_reader
 from tests.edges.machine.journal.journal_samples import Alarms, event, report, sequences, started, unexpected
@@ -64,6 +69,14 @@ def test_an_event_that_more_jobs_get_in_one_turn_than_memory_holds_is_written_fo
         assert journal.flush(10)
     with open_reader(tmp_path) as reader:
         assert [name for name in names if sequences(reader, name) != [1, 2]] == []
+
+
+def test_events_of_jobs_that_are_never_saved_are_bounded(tmp_path: Path) -> None:
+    names = [f"job-{number}" for number in range(2 * UNSAVED_JOBS_MAX)]
+    with started(tmp_path) as journal:
+        for name in names:
+            journal.record(event(1, name))
+        assert [name for name in names if journal.uncommitted(name)] == names[-UNSAVED_JOBS_MAX:]
 
 
 def no_thread(_: threading.Thread) -> None:
@@ -243,3 +256,44 @@ def test_a_run_after_one_of_which_only_the_end_is_known_begins_with_its_own_firs
         with open_reader(tmp_path) as reader:
             assert reader.events("train") == [later]
             assert [each.submitted_at_ns for each in reader.jobs()] == [2_000, 1_000]
+
+
+def test_of_two_runs_the_later_is_the_newest_though_the_first_is_written_after_it_was_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.edges.machine.journal.journal.RETRY_S", 0.05)
+    write = journal_writer.JournalWriter.write
+    later = report(submitted_at_ns=2_000)
+    alarms = Alarms()
+
+    def fails_once(self: journal_writer.JournalWriter, batch: Batch) -> str:
+        if not alarms:
+            journal.save(later)
+            return "cannot write the journal: it is busy"
+        return write(self, batch)
+
+    monkeypatch.setattr(journal_writer.JournalWriter, "write", fails_once)
+    with started(tmp_path, alarms) as journal:
+        journal.save(report(state=JobState.SUCCEEDED))
+        alarms.wait(lambda heard: len(heard) == 2)
+        assert journal.flush(10)
+        assert journal.recorded("train") == later
+        assert len(journal.jobs(limit=10)) == 2
+
+
+def test_the_order_of_runs_survives_a_file_that_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = journal_writer.JournalWriter.write
+    runs = [report(submitted_at_ns=at_ns, state=JobState.SUCCEEDED) for at_ns in (2_000, 3_000)]
+
+    def begins_anew_once(self: journal_writer.JournalWriter, batch: Batch) -> str:
+        while runs:
+            self.began_anew = True
+            journal.save(runs.pop(0))
+        return write(self, batch)
+
+    monkeypatch.setattr(journal_writer.JournalWriter, "write", begins_anew_once)
+    with started(tmp_path) as journal:
+        journal.save(report(state=JobState.SUCCEEDED))
+        assert journal.flush(10)
+        assert (newest := journal.recorded("train")) is not None
+        assert newest.submitted_at_ns == 3_000
