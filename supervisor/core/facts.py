@@ -118,7 +118,8 @@ class WorkerExit(msgspec.Struct, frozen=True):
     core_dumped: bool = False
     out_of_memory: bool = False
     error: str = ""  # last line of the message in TORCHELASTIC_ERROR_FILE; "": none
-    error_at_s: float | None = None  # when that error was written; decides which cause came first
+    error_at_unix_s: float | None = None  # when that error was written; decides which of a node's ranks failed first
+    error_at_s: float | None = None  # the same moment on the clock that nobody sets, converted at the exit; for Cause
 
     @property
     def succeeded(self) -> bool:
@@ -230,6 +231,10 @@ class Cause(msgspec.Struct, frozen=True):
 
     sentence: str
     age_s: float | None = None  # how long before the report its error file was written, on the clock of its node
+
+    def later(self, by_s: float) -> Cause:
+        """Returns the same for a report that is sent so much later."""
+        return self if self.age_s is None else msgspec.structs.replace(self, age_s=self.age_s + by_s)
 
 
 class Verdict(msgspec.Struct, frozen=True):

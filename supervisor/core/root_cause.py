@@ -28,7 +28,7 @@ def root_cause(workers: tuple[Worker, ...], first: int | None, now_s: float) -> 
         return None
     if shown.exit is None:
         return Cause(shown.not_started)
-    is_dated = shown.exit.error_at_s is not None
+    is_dated = shown.exit.error_at_unix_s is not None
     if not is_dated and shown.exit.signal != signals.SIGABRT:
         return _cause(shown.exit, now_s)
     dated = [
@@ -59,4 +59,4 @@ def _cause(exit_: WorkerExit, now_s: float) -> Cause:
 
 
 def _written_at(exit_: WorkerExit) -> tuple[float, float]:
-    return (float("inf") if exit_.error_at_s is None else exit_.error_at_s, exit_.at_s)
+    return (float("inf") if exit_.error_at_unix_s is None else exit_.error_at_unix_s, exit_.at_s)

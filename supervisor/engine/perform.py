@@ -276,6 +276,7 @@ class EnginePerformer:
             queue = self._reports[job_id] = ReportQueue(
                 read_iteration=(lambda: self._edges.files.read_iteration(path)) if path else None,
                 leave=leave,
+                clock=self._edges.clock,
             )
         return queue
 

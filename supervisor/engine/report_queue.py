@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from supervisor.core.cluster.cluster_messages import Event as Report
-from supervisor.core.cluster.cluster_messages import JobOpened, NodeFailed
+from supervisor.core.cluster.cluster_messages import JobOpened, NodeFailed, NodeJoined, NodeStopped
+from supervisor.ports.edges import Clock
 
 _log = logging.getLogger("holdfast")
 
@@ -22,30 +23,35 @@ class ReportQueue:
     """The reports of one job. Use it only from the event loop's thread."""
 
     def __init__(
-        self, *, read_iteration: Callable[[], Awaitable[int | None]] | None, leave: Callable[[Report], None]
+        self,
+        *,
+        read_iteration: Callable[[], Awaitable[int | None]] | None,
+        leave: Callable[[Report], None],
+        clock: Clock,
     ) -> None:
         """`read_iteration` None: no file is configured, and every report is sent at once."""
         self._read_iteration = read_iteration
         self._leave = leave
-        self._waiting: deque[Report] = deque()
+        self._clock = clock
+        self._waiting: deque[tuple[Report, float]] = deque()  # since when
 
     @property
     def waiting(self) -> tuple[Report, ...]:
         """Returns the reports that were not sent yet."""
-        return tuple(self._waiting)
+        return tuple(self._now(*each) for each in self._waiting)
 
     def put(self, report: Report) -> bool:
         """Sends the report if possible. Returns True if the caller must run `drain` for it and those behind it."""
         if self._read_iteration is None or (not self._waiting and not isinstance(report, JobOpened | NodeFailed)):
             self._leave(report)
             return False
-        self._waiting.append(report)
+        self._waiting.append((report, self._clock.now_s()))
         return len(self._waiting) == 1
 
     async def drain(self) -> None:
         """Sends all waiting reports; without its iteration if that can't be read."""
         while self._waiting:
-            report = self._waiting[0]
+            report, since_s = self._waiting[0]
             if isinstance(report, JobOpened | NodeFailed) and self._read_iteration is not None:
                 try:
                     iteration = await self._read_iteration()
@@ -54,4 +60,9 @@ class ReportQueue:
                     iteration = None
                 report = msgspec.structs.replace(report, training_iteration=iteration)
             self._waiting.popleft()
-            self._leave(report)
+            self._leave(self._now(report, since_s))
+
+    def _now(self, report: Report, since_s: float) -> Report:
+        if not isinstance(report, NodeJoined | NodeStopped) or report.cause is None:
+            return report
+        return msgspec.structs.replace(report, cause=report.cause.later(self._clock.now_s() - since_s))

@@ -159,11 +159,12 @@ class SpawnerReports:
             core_dumped=message.core_dumped,
             out_of_memory=message.out_of_memory,
             error=message.error if message.code == 0 else why_unattended(message) or message.error,
+            error_at_unix_s=message.error_at_unix_s,
             error_at_s=self._own_time_s(message.error_at_unix_s),
         )
 
     def _own_time_s(self, unix_s: float | None) -> float | None:
-        """Returns the moment on the clock that nobody sets; to the millisecond, so that equal moments stay equal."""
+        """Returns the moment on the clock that nobody sets."""
         if unix_s is None:
             return None
-        return round(unix_s - self._clock.unix_ns() / NS_PER_S + self._clock.now_s(), 3)
+        return unix_s - self._clock.unix_ns() / NS_PER_S + self._clock.now_s()

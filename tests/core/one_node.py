@@ -96,9 +96,8 @@ class OneNode:
         self, local_rank: int, *, code: int | None = None, signal: int | None = None, error_at: float | None = None
     ) -> WorkerExit:
         error = "boom" if error_at is not None else ""
-        return WorkerExit(
-            local_rank, local_rank, 100 + local_rank, code, signal, self.now_s, error=error, error_at_s=error_at
-        )
+        ended = WorkerExit(local_rank, local_rank, 100 + local_rank, code, signal, self.now_s, error=error)
+        return msgspec.structs.replace(ended, error_at_unix_s=error_at, error_at_s=error_at)
 
     def _send(self, event: node_messages.Event) -> None:
         if isinstance(event, node_messages.SpawnerReady | node_messages.SpawnerLost) and event.number == NOW:

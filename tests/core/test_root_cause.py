@@ -15,7 +15,9 @@ def failed(
     rank: int, at_s: float, *, signal: int | None = None, error_at: float | None = None, signalled: bool = False
 ) -> Worker:
     code = None if signal else 1
-    known = WorkerExit(rank, rank, 1, code, signal, at_s, error=f"error {rank}", error_at_s=error_at)
+    known = WorkerExit(
+        rank, rank, 1, code, signal, at_s, error=f"error {rank}", error_at_unix_s=error_at, error_at_s=error_at
+    )
     return Worker(rank, rank, 1, known, signalled=signalled)
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from supervisor.core.cluster.cluster_messages import Event as Report
 from supervisor.core.cluster.cluster_messages import JobOpened, NodeFailed, NodeJoined, NodeStopped
-from supervisor.core.facts import JobRules
+from supervisor.core.facts import Cause, JobRules
 from supervisor.engine.report_queue import ReportQueue
+from tests.engine.world import SetClock
 from tests.settling import settled
 
 OPENED = JobOpened("n0", JobRules("j", 1))
@@ -36,9 +37,11 @@ class Disk:
         return self.iteration
 
 
-def queue(read: Callable[[], Awaitable[int | None]] | None) -> tuple[ReportQueue, list[Report]]:
+def queue(
+    read: Callable[[], Awaitable[int | None]] | None, clock: SetClock | None = None
+) -> tuple[ReportQueue, list[Report]]:
     left: list[Report] = []
-    return ReportQueue(read_iteration=read, leave=left.append), left
+    return ReportQueue(read_iteration=read, leave=left.append, clock=clock or SetClock()), left
 
 
 async def test_without_a_file_every_report_leaves_at_once() -> None:
@@ -84,3 +87,16 @@ async def test_a_file_without_an_iteration_says_none() -> None:
     reports.put(FAILED)
     await reports.drain()
     assert left == [FAILED]
+
+
+async def test_a_report_that_waits_for_the_file_tells_the_age_that_its_cause_has_by_then() -> None:
+    clock, disk = SetClock(), Disk()
+    disk.answer.set()
+    reports, left = queue(disk.read, clock)
+    reports.put(FAILED)
+    reports.put(NodeJoined("n0", 0, Cause("rank 0 raised", age_s=0.5)))
+    clock.at_s += 2.0
+    waiting = NodeJoined("n0", 0, Cause("rank 0 raised", age_s=2.5))
+    assert reports.waiting == (FAILED, waiting)
+    await reports.drain()
+    assert left[1] == waiting

@@ -156,19 +156,37 @@ class NodeClock(SetClock):
     """The clocks of one node, of which the wall clock may be wrong."""
 
     def __init__(self, at_s: float, *, unix_s: float) -> None:
-        self.at_s, self._unix_s = at_s, unix_s
+        self.at_s, self.unix_s = at_s, unix_s
 
     def unix_ns(self) -> int:
-        return int(self._unix_s * 1e9)
+        return int(self.unix_s * 1e9)
+
+    def failed(self, local_rank: int, *, written_at_unix_s: float) -> Worker:
+        ended = exited(2, local_rank, code=1)._replace(error_at_unix_s=written_at_unix_s)
+        (event,) = JobService(self).read(ended)
+        assert isinstance(event, node_messages.WorkerExited)
+        return Worker(local_rank, event.exit.rank, 1000, event.exit)
 
     def cause(self, local_rank: int, *, age_s: float) -> Cause:
         """Returns what this node reports of a rank whose error file is as old as that."""
-        ended = exited(2, local_rank, code=1)._replace(error_at_unix_s=self._unix_s - age_s)
-        (event,) = JobService(self).read(ended)
-        assert isinstance(event, node_messages.WorkerExited)
-        found = root_cause((Worker(local_rank, event.exit.rank, 1000, event.exit),), local_rank, self.at_s)
+        worker = self.failed(local_rank, written_at_unix_s=self.unix_s - age_s)
+        found = root_cause((worker,), local_rank, self.at_s)
         assert found is not None
         return found
+
+
+@pytest.mark.parametrize("step_s", [5.0, -5.0])
+def test_of_two_ranks_the_older_file_wins_although_the_wall_clock_was_set_between_their_exits(step_s: float) -> None:
+    clock = NodeClock(100.0, unix_s=1_800_000_000.0)
+    raised_at, followed_at = clock.unix_s - 0.5, clock.unix_s - 0.3
+    for first, second in (((0, raised_at), (1, followed_at)), ((1, followed_at), (0, raised_at))):
+        workers = (clock.failed(first[0], written_at_unix_s=first[1]),)
+        clock.unix_s += step_s
+        workers += (clock.failed(second[0], written_at_unix_s=second[1]),)
+        clock.unix_s -= step_s
+        found = root_cause(workers, first[0], clock.at_s)
+        assert found is not None
+        assert found.sentence.startswith("rank 4 ")
 
 
 def test_of_two_nodes_whose_clocks_differ_the_one_that_failed_first_is_named() -> None:

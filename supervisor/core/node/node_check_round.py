@@ -36,6 +36,7 @@ class State(msgspec.Struct, frozen=True):
     standings: tuple[NodeCheckState, ...] = ()
     round: Round | None = None
     joins: NodeJoined | None = None
+    joins_at_s: float | None = None  # when `joins` was ready; None: unknown
     told: tuple[tuple[str, Health], ...] = ()  # checks whose lack of a result was reported
     is_over: bool = False
 
@@ -80,7 +81,7 @@ def step(state: State, event: Event, *, now_s: float, job_id: str, node: str, cy
         case JoinWanted(joined):
             if state.round is None:
                 return state, (TellCoordinator(job_id, joined),)
-            return _conclude(msgspec.structs.replace(state, joins=joined), now_s, teller)
+            return _conclude(msgspec.structs.replace(state, joins=joined, joins_at_s=now_s), now_s, teller)
         case JoinDropped():
             return msgspec.structs.replace(state, joins=None), ()
         case NodeChecked(check=check, number=number, findings=findings, is_last=is_last):
@@ -184,7 +185,10 @@ def _conclude(state: State, now_s: float, teller: Teller) -> Outcome:
     if unfit := unfit_sentence(teller.node, findings):
         reports.append(TellCoordinator(teller.job_id, NodeExcluded(teller.node, unfit)))
     if state.joins is not None:  # Also if unfit: nothing of the last cycle runs here any more.
-        reports.append(TellCoordinator(teller.job_id, state.joins))
+        joined, cause = state.joins, state.joins.cause
+        if cause is not None and state.joins_at_s is not None:
+            joined = msgspec.structs.replace(joined, cause=cause.later(now_s - state.joins_at_s))
+        reports.append(TellCoordinator(teller.job_id, joined))
     state = msgspec.structs.replace(state, round=None, joins=None, told=told)
     return state, (*said, *reports)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from supervisor.core.cluster.cluster_messages import NodeExcluded, NodeJoined
+from supervisor.core.facts import Cause
 from supervisor.core.node import node_check_round
 from supervisor.core.node.node_check_round import JobOver, JoinDropped, JoinWanted, RoundBegun
 from supervisor.core.node.node_messages import CheckNode, DeadlineReached, NodeChecked, Publish, TellCoordinator
@@ -50,6 +51,14 @@ def test_it_joins_once_it_was_checked_and_is_ready_whichever_comes_last() -> Non
     second = Node()
     assert second.reports(RoundBegun(), checked(1, WELL)) == []
     assert second.reports(JoinWanted(JOINED)) == [JOINED]
+
+
+def test_a_join_that_waits_for_a_check_tells_the_age_that_its_cause_has_by_then() -> None:
+    node = Node()
+    node.send(RoundBegun(), at=10.5)
+    node.send(JoinWanted(NodeJoined("a", 0, Cause("rank 0 raised", age_s=0.5))), at=10.5)
+    (joined,) = node.reports(checked(1, WELL), at=12.5)
+    assert joined == NodeJoined("a", 0, Cause("rank 0 raised", age_s=2.5))
 
 
 def test_checks_run_side_by_side_and_the_join_waits_for_all() -> None:
