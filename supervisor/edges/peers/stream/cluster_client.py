@@ -57,6 +57,7 @@ SPAWNER_LATER_S = 0.4  # the spawner acts if this process is stopped; with FENCE
 CONNECT_S = 5.0
 PUT_OFF_S = 0.2
 AGAIN_S = (0.05, 0.1, 0.2, 0.5)  # pauses before the next attempts; the last one repeats
+RENEWED_S = 2 * cluster_tls.READ_AGAIN_S  # a leader with a slow disk has read its certificate again by then
 BRIEF_S = 1.0  # a connection that ends sooner may have been ended for what this node sends, again and again
 
 _log = logging.getLogger("holdfast.cluster")
@@ -110,7 +111,7 @@ class ClusterClient:
         self._on_aside = on_aside
         self._on_elastic = on_elastic
         self.was_welcomed = kept.term is not None
-        self._is_distrusted = False  # by a leader, or one is by this node
+        self._distrust_s: float | None = None  # since when this node and a leader do not trust each other
         self.is_refused = False  # permanently: looking for the leader again would not help
         self.may_return = False  # the lost leader; see leader_loss_detection.GiveUp
         self.heard_leader: leader_heartbeats.HeardLeader | None = None
@@ -306,10 +307,7 @@ class ClusterClient:
                 raise RefusedError(f"the leader at {self._address} refuses this node: {preamble.refusal}") from error
             if line.distrust:
                 why = f"this node and the leader at {self._address} do not trust each other: {line.ended}"
-                await cluster_tls.read_again(self._tls)  # A certificate may have expired since it was read ...
-                may_be_renewed = self._tls is not None and self._tls.files is not None and not self._is_distrusted
-                self._is_distrusted = True
-                if self.was_welcomed or may_be_renewed:  # ... here, or there: the leader reads its own again, too.
+                if await self._may_be_renewed() or self.was_welcomed:
                     raise LinkLostError(why) from error
                 raise RefusedError(why) from error
             raise LinkLostError(f"it says nothing: {error}{self._hint()}") from error
@@ -324,6 +322,14 @@ class ClusterClient:
         except ClusterProtocolError as error:
             raise ClusterProtocolError(f"cannot join: {self._address} is not the leader of a job") from error
         return True
+
+    async def _may_be_renewed(self) -> bool:
+        """Reads this node's files again. Returns whether the leader may still be about to read its own."""
+        if self._tls is None or self._tls.files is None:
+            return False
+        await cluster_tls.read_again(self._tls)
+        self._distrust_s = self._loop.time() if self._distrust_s is None else self._distrust_s
+        return self._loop.time() - self._distrust_s < RENEWED_S
 
     def _hint(self) -> str:
         if self._tls is not None or self.known_at_s is not None:

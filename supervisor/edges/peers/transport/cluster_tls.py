@@ -22,10 +22,11 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+import anyio
 import msgspec
 from holdfast_wire import private_files, regular_file
 
-from supervisor.edges.machine.own_process.side_threads import SideThreads
+from supervisor.edges.machine.own_process.side_threads import SideThreads, StuckError
 from supervisor.edges.peers.transport import token_certificate
 from supervisor.edges.peers.transport.tls_handshakes import Handshakes
 from supervisor.errors import ConfigurationError
@@ -34,7 +35,6 @@ RECORD_BYTES_MAX = 16 * 1024  # of one record, so that none is taken in part
 EARLY_BYTES_MAX = 256 * 1024  # that arrive while a step of the handshake is computed
 READ_AGAIN_S = 1.0  # the files may be on a disk that does not answer, and the next attempt must not be late
 
-_reading = SideThreads(stuck_max=1)  # by a dead disk
 _log = logging.getLogger("holdfast.cluster")
 
 
@@ -54,7 +54,9 @@ class Tls(msgspec.Struct):
     token: bytes = b""  # of the job; b"": none, so a certificate is enough
     is_from_token: bool = False  # the certificates, so they prove that a side knows the token
     files: TlsFiles | None = None  # None: the certificates are from the token
-    states: tuple[tuple[int, ...], ...] = ()  # of the files as they were read: see _state
+    states: tuple[tuple[int, ...], ...] = ()  # of the files as they were read: see _states
+    reading: anyio.Lock = msgspec.field(default_factory=anyio.Lock)
+    threads: SideThreads = msgspec.field(default_factory=lambda: SideThreads(stuck_max=1))  # by a dead disk
 
 
 def token_of(tls: Tls | None) -> bytes:
@@ -75,13 +77,21 @@ def load(files: TlsFiles) -> Tls:
 
 
 async def read_again(tls: Tls | None) -> None:
-    """Reads files that have changed, for the next connections. Does nothing without files, or if they can't be used."""
+    """Reads files that have changed, for the next connections. Does nothing without files, or if they can't be used.
+
+    Waits READ_AGAIN_S at most. Files that answer later are then used, too.
+    """
     if tls is None or tls.files is None:
         return
-    try:
-        await _reading.call(partial(_read_again, tls, tls.files), timeout_s=READ_AGAIN_S, discard=lambda _: None)
-    except (ConfigurationError, OSError) as error:  # A file may be half written.
-        _log.warning("the certificate stays as it was when the job began: %s", error)
+    read = partial(_read_again, tls, tls.files)
+    with anyio.move_on_after(READ_AGAIN_S):
+        async with tls.reading:
+            try:
+                await tls.threads.call(read, timeout_s=READ_AGAIN_S, discard=lambda _: None)
+            except StuckError:
+                pass  # An earlier call reads them once their disk answers.
+            except (ConfigurationError, OSError) as error:  # A file may be half written.
+                _log.warning("the certificate stays as it was when the job began: %s", error)
 
 
 def _read_again(tls: Tls, files: TlsFiles) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import ssl
 import threading
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -16,7 +17,6 @@ import pytest
 
 from supervisor.core import orders
 from supervisor.core.cluster.cluster_messages import NodeJoined, Reported
-from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import Meeting
 from supervisor.edges.peers.stream.cluster_client import ClusterClient
@@ -84,7 +84,7 @@ REFUSED = "this node and the leader at 127.0.0.1:{port} do not trust each other:
         ("node", "other", "its certificate is not accepted: "),
     ],
 )  # fmt: skip
-async def test_who_may_not_join_learns_why_at_once(place: Path, name: str, authority: str, why: str):
+async def test_who_may_not_join_learns_why(place: Path, name: str, authority: str, why: str):
     port = free_port()
     async with peers("a", port, files(place)) as (leader, at_leader), peers("b", port, files(place)) as (b, at_b):
         async with peers("c", port, files(place, name, authority)) as (_, at_c):
@@ -318,7 +318,7 @@ async def test_a_certificate_that_expires_in_a_long_job_is_read_again(
 
 @pytest.mark.parametrize("has_expired", [("leader",), ("leader", "node"), ("node",)])
 async def test_a_node_that_was_never_welcomed_by_this_leader_meets_it_with_renewed_files(
-    place: Path, has_expired: tuple[str, ...]
+    place: Path, monkeypatch: pytest.MonkeyPatch, has_expired: tuple[str, ...]
 ):
     """Another node leads after the first is lost: nobody knows who of the two has old certificates in memory."""
     port, at_leader, at_node = free_port(), Heard(), Heard()
@@ -326,6 +326,13 @@ async def test_a_node_that_was_never_welcomed_by_this_leader_meets_it_with_renew
     expired = cluster_tls.load(files(place, "expired"))
     for side in has_expired:
         tls[side].leads, tls[side].follows, tls[side].states = expired.leads, expired.follows, expired.states
+    states = cluster_tls._states  # pyright: ignore[reportPrivateUsage]
+
+    def slow_states(of: TlsFiles) -> tuple[tuple[int, ...], ...]:
+        time.sleep(0.3)
+        return states(of)
+
+    monkeypatch.setattr(cluster_tls, "_states", slow_states)  # as of a disk far away
     endpoint = PeerAddress("127.0.0.1", port)
     leading = cluster_peers.open_peers(Meeting(JOB, "a", endpoint, LIMIT_S, tls=tls["leader"]), at_leader.post)
     following = cluster_peers.open_peers(Meeting(JOB, "b", endpoint, LIMIT_S, tls=tls["node"]), at_node.post)
@@ -335,35 +342,60 @@ async def test_a_node_that_was_never_welcomed_by_this_leader_meets_it_with_renew
         assert not at_node.events
 
 
-async def test_files_that_have_not_changed_are_not_read_again_and_a_reading_that_is_given_up_bars_no_later_one(
-    place: Path,
+async def test_files_are_read_again_once_for_all_who_ask_and_only_if_they_have_changed(
+    place: Path, monkeypatch: pytest.MonkeyPatch
 ):
     tls, expired = cluster_tls.load(files(place)), cluster_tls.load(files(place, "expired"))
-    leads = tls.leads
+    leads, loaded = tls.leads, list[TlsFiles]()
     await cluster_tls.read_again(tls)
     assert tls.leads is leads, "its sessions are kept"
-    tls.states = expired.states
+    tls.states, load = expired.states, cluster_tls.load
+
+    def counted(of: TlsFiles) -> cluster_tls.Tls:
+        loaded.append(of)
+        return load(of)
+
+    monkeypatch.setattr(cluster_tls, "load", counted)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(cluster_tls.read_again, tls)
+    assert tls.leads is not leads
+    assert loaded == [files(place)]
+
+
+async def test_a_reading_that_is_given_up_is_made_all_the_same(place: Path):
+    tls, expired = cluster_tls.load(files(place)), cluster_tls.load(files(place, "expired"))
+    tls.states, leads = expired.states, tls.leads
     with anyio.CancelScope() as scope:
         scope.cancel()
         await cluster_tls.read_again(tls)
-    await cluster_tls.read_again(tls)
-    assert tls.leads is not leads
+    with anyio.fail_after(LIMIT_S):
+        while tls.leads is leads:
+            await cluster_tls.read_again(tls)
 
 
-async def test_files_on_a_dead_disk_hold_up_neither_the_node_nor_its_end(place: Path, monkeypatch: pytest.MonkeyPatch):
-    tls, answers = cluster_tls.load(files(place)), threading.Event()
-    monkeypatch.setattr(cluster_tls, "READ_AGAIN_S", 0.05)
-    monkeypatch.setattr(cluster_tls, "_reading", SideThreads(stuck_max=1))
+async def test_files_on_a_dead_disk_hold_up_neither_the_node_nor_its_end_nor_another_job(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    dead, well, answers = cluster_tls.load(files(place)), cluster_tls.load(files(place)), threading.Event()
+    dead.files, expired = files(tmp_path), cluster_tls.load(files(place, "expired"))
+    well.states, leads = expired.states, well.leads
+    states = cluster_tls._states  # pyright: ignore[reportPrivateUsage]
 
-    def never_states(_: TlsFiles) -> bool:
-        return answers.wait(30)
+    def dead_states(of: TlsFiles) -> tuple[tuple[int, ...], ...]:
+        return states(of) if of == well.files or answers.wait(30) else ()
 
-    monkeypatch.setattr(cluster_tls, "_states", never_states)
-    with anyio.fail_after(5):
-        await cluster_tls.read_again(tls)
-        await cluster_tls.read_again(tls)
-    (stuck,) = (each for each in threading.enumerate() if each.name == "side call")
-    assert stuck.daemon, "the end of the process does not wait for it"
-    monkeypatch.undo()
-    answers.set()
-    stuck.join(10)
+    with monkeypatch.context() as patched:
+        patched.setattr(cluster_tls, "_states", dead_states)
+        patched.setattr(cluster_tls, "READ_AGAIN_S", 0.05)
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(20):
+                    tasks.start_soon(cluster_tls.read_again, dead)
+        (stuck,) = (each for each in threading.enumerate() if each.name == "side call")
+        assert stuck.daemon, "the end of the process does not wait for it"
+        patched.setattr(cluster_tls, "READ_AGAIN_S", 5.0)
+        await cluster_tls.read_again(well)
+        assert well.leads is not leads
+        answers.set()
+        stuck.join(10)
