@@ -52,11 +52,12 @@ def separately(work: Callable[[], _T], *kept: int) -> _T:
 
     The thread has only the descriptors in `kept`. Raises OSError without a thread.
     """
-    outcome = Future[_T]()
+    outcome, others = Future[_T](), {int(name) for name in os.listdir("/proc/self/fd")}.difference(kept)
 
     def run() -> None:
-        separate(*kept)
         try:
+            if separate(*kept):
+                _occupy(others)
             outcome.set_result(work())
         except BaseException as error:  # noqa: BLE001 - it belongs to the waiting caller, in the other thread
             outcome.set_exception(error)
@@ -65,6 +66,16 @@ def separately(work: Callable[[], _T], *kept: int) -> _T:
     threads.start(thread)
     thread.join()
     return outcome.result()
+
+
+def _occupy(numbers: set[int]) -> None:
+    """Keeps what this thread opens from having one of these numbers.
+
+    In each process that is forked, libuv closes the pipe of its event loop, by the numbers that the loop's thread has.
+    """
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    for number in numbers - {null}:
+        os.dup2(null, number, inheritable=False)
 
 
 class OwnThread:

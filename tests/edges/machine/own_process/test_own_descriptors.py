@@ -91,3 +91,17 @@ def test_a_process_that_is_started_separately_copies_only_what_was_kept(tmp_path
     assert str(tmp_path) in separately(copied, *range(3), lock)
     assert str(tmp_path) not in separately(copied, *range(3))
     os.close(lock)
+
+
+def test_what_a_separate_thread_opens_has_no_number_of_the_process(tmp_path: Path) -> None:
+    """A child that it forks runs handlers that close descriptors of the process by their numbers."""
+    (tmp_path / "file").touch()
+
+    def opened() -> int:
+        descriptor = os.open(tmp_path / "file", os.O_RDONLY)
+        os.close(descriptor)
+        return descriptor
+
+    with (tmp_path / "file").open() as held:
+        assert separately(opened, *range(3)) not in {int(name) for name in os.listdir("/proc/self/fd")}
+        assert held.fileno() > 2
