@@ -18,6 +18,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -75,7 +76,8 @@ def _occupy(numbers: set[int]) -> None:
     """
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     for number in numbers - {null}:
-        os.dup2(null, number, inheritable=False)
+        with suppress(OSError):  # It is above a limit that was lowered since, so nothing gets that number.
+            os.dup2(null, number, inheritable=False)
 
 
 class OwnThread:

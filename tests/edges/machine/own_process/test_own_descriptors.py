@@ -1,6 +1,8 @@
 """What a separate thread opens stays private: no process started meanwhile has it, even for a moment."""
 
+import fcntl
 import os
+import resource
 import subprocess
 import threading
 from pathlib import Path
@@ -105,3 +107,14 @@ def test_what_a_separate_thread_opens_has_no_number_of_the_process(tmp_path: Pat
     with (tmp_path / "file").open() as held:
         assert separately(opened, *range(3)) not in {int(name) for name in os.listdir("/proc/self/fd")}
         assert held.fileno() > 2
+
+
+def test_a_limit_below_the_numbers_of_the_process_bars_no_work() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    high = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, 200)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (150, before[1]))
+        assert separately(os.getpid, *range(3)) == os.getpid()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        os.close(high)
