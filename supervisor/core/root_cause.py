@@ -10,9 +10,8 @@ from supervisor.core.worker_messages import Worker
 
 APART_S = 0.1  # closer failures on two nodes have no known order: a report is on its way for a moment
 
-Dated = tuple[
-    Cause, float | None
-]  # a failure, and when it left its error file, by the clock of the leader; None: unknown
+# A failure, and when it left its error file, by the clock of the leader; None: unknown.
+Dated = tuple[Cause, float | None]
 
 
 def root_cause(workers: tuple[Worker, ...], first: int | None, now_s: float) -> Cause | None:

@@ -30,12 +30,12 @@ SHORTFALLS: Mapping[str, str] = {
     "restart": "the target was set against newer source of the reference, which takes longer; the absolute one is met",
     "cold_start_torch": "most of it is the import of torch, which both pay for: without torch, the start takes 1/6 of "
     "torchrun's",
-    "restart_torch": "of the run of median time, 16 ms go to notice the exit, 36 to end four processes (the kernel "
-    "gives back what torch has mapped), 18 to fork four with a store, 28 to gloo's rendezvous, 1 to all decisions",
+    "restart_torch": "the run of median time took 16 ms to notice the exit, 36 to end four processes (the kernel takes "
+    "back torch's memory), 18 to fork four and start a store, 28 for gloo's rendezvous, and 1 for all decisions",
     "restart_package": "the same",
     "restart_lazy_warm": "what takes longer than in the rows above has not been looked into",
-    "inprocess_hard": "from SIGKILL to the end of a process with torch, the kernel took 0.012 s of that, to give back "
-    "its memory (0.019 before what torch loads lay in huge pages; n 36 each, in turn)",
+    "inprocess_hard": "after SIGKILL, the kernel needs 0.012 s of that to take back the memory of a process with torch "
+    "(0.019 before what torch loads lay in huge pages; n 36 each, in turn)",
     "useful_time_kills": "one run. Its time begins with the command, so it holds the cold start; each kill costs the "
     "steps since the last checkpoint and a restart. How much each of them takes has not been split up",
     "nodes_told_10240": "one core of the leader sends every message, and the nodes are played on the same two cores; "

@@ -57,7 +57,7 @@ def test_hello_says_who_the_rank_is(supervisor: FakeSupervisor, new_client: NewC
 def test_hello_has_the_number_of_the_launcher(
     supervisor: FakeSupervisor, new_client: NewClient, monkeypatch: pytest.MonkeyPatch
 ):
-    """The supervisor refuses another one, and a group of the script's own making may number its ranks anew."""
+    """The supervisor refuses any other number, and a script may make a group that numbers its ranks differently."""
     monkeypatch.setattr(all_reduce_max, "global_rank", lambda: 1)
     client = new_client()
     client.init_workload_monitoring()
