@@ -36,14 +36,18 @@ SHORTFALLS: Mapping[str, str] = {
     "restart_lazy_warm": "what takes longer than in the rows above has not been looked into",
     "inprocess_hard": "after SIGKILL, the kernel needs 0.012 s of that to take back the memory of a process with torch "
     "(0.019 before what torch loads lay in huge pages; n 36 each, in turn)",
-    "useful_time_kills": "one run. Its time begins with the command, so it holds the cold start; each kill costs the "
-    "steps since the last checkpoint and a restart. How much each of them takes has not been split up",
-    "nodes_told_10240": "one core of the leader sends every message, and the nodes are played on the same two cores; "
-    "with more than 1,024 nodes, relays share the work by default",
-    "nodes_cold_tls_10240": "one run. OpenSSL alone needs 15.9 s of it on these two cores; relays are the remedy",
-    "nodes_cold_relays_10240": "one run. It is the leader's CPU (6.02 s) that takes the time. By samples of its stack, "
-    "24 % goes to what comes by relays, 15 % to accepting the other nodes and sending them on, 12 % to handshakes, "
-    "13 % to sending, 6 % to decoding; no single function takes more than 12 %",
+    "useful_time_kills": "of the 12.6 s that the median run loses, 3.6 pass until the first step, which is mostly the "
+    "import of torch, 4.2 in 14 returns (0.30 s each, with the step that the fault cut off), 3.6 in steps since the "
+    "last checkpoint, which are made again, and 1.2 between steps. torchrun's 14 returns take 101 s",
+    "nodes_told_10240": "one core of the leader encrypts and sends every message, and the nodes are played on the same "
+    "two cores; with more than 1,024 nodes, relays share the work by default",
+    "nodes_warm_10240": "the same; by relays, as by default, it takes 1.29 s",
+    "nodes_memory_10240": "OpenSSL keeps 19 KiB for each connection, and all nodes connect to the leader here. By "
+    "relays, as by default, it has 256 connections ([decision 31](decisions/0031-tls-by-the-token.md))",
+    "nodes_cold_tls_10240": "one run. OpenSSL alone needs 15.1 s of it on these two cores; relays are the remedy",
+    "nodes_cold_relays_10240": "one run. It is the leader's CPU (4.75 s) that takes the time. By samples of its stack "
+    "in an earlier run, 24 % goes to what comes by relays, 15 % to accepting the other nodes and sending them on, 12 % "
+    "to handshakes, 13 % to sending, 6 % to decoding; no single function takes more than 12 %",
     "nodes_cpu_10240": "one run. Each node sends a heartbeat a second over TLS, whose state has left the caches "
     "([decision 31](decisions/0031-tls-by-the-token.md)). By samples of the leader's stack, half of what one costs is "
     "the answer, and most of that the system call which sends it",

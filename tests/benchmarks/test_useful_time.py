@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+
+import pytest
 
 from tests.benchmarks import report
 from tests.benchmarks.conditions import Conditions
 from tests.benchmarks.pictures import Lane, lanes_picture
 from tests.benchmarks.rows import Group, Row, Target, Unit, judge, show
 from tests.benchmarks.runs import Run
+from tests.benchmarks.subjects import WORKLOADS
 from tests.benchmarks.useful_time import (
     EXCEPTION,
     FAULT_EVERY_S,
@@ -22,6 +28,7 @@ from tests.benchmarks.useful_time import (
     split_up,
 )
 
+ROOT = Path(__file__).parents[2]
 S = 1_000_000_000
 LABELS = {"torchrun_tuned": "torchrun tuned", "holdfast": "holdfast"}
 
@@ -89,3 +96,17 @@ def test_the_page_tells_shares_and_shows_the_picture(tmp_path: Path):
     row.samples["holdfast"] = [0.969]
     assert [finding.met for finding in judge(row, LABELS)] == [False]
     assert show(0.5, Unit.SHARE) == "50.0 %"
+
+
+@pytest.mark.parametrize("client", ["worker_client", "file timers", "nvidia_resiliency_ext.fault_tolerance"])
+def test_the_ranks_of_every_launcher_find_what_the_demos_training_imports(client: str, tmp_path: Path):
+    """The ranks of the peers have no client of ours: a name that they lack would be taken for their loss of time."""
+    os.mkfifo(tmp_path / "events")
+    reader = os.open(tmp_path / "events", os.O_RDONLY | os.O_NONBLOCK)
+    environ = {"BENCH_EVENTS": str(tmp_path / "events"), "BENCH_CLIENT": client, "RANK": "0"}
+    command = [sys.executable, WORKLOADS / "useful_time.py", "--help"]
+    environ |= {**os.environ, "TORCHELASTIC_RESTART_COUNT": "0", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    os.close(reader)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--silence-limit-s" in done.stdout

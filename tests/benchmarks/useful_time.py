@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.benchmarks.bench import Bench, seconds
-from tests.benchmarks.launch import Event, Run, say
+from tests.benchmarks.launch import Event, Run, RunFailedError, say
 from tests.benchmarks.pictures import Lane, lanes_picture
 from tests.benchmarks.rows import OURS, Group, Row, Target, Unit
 from tests.benchmarks.subjects import Family, JobOptions, Subject
@@ -211,7 +211,10 @@ def _train(subject: Subject, faults: Sequence[Fault], length_s: float, *, wrappe
         if not run.take_until(launched_s + length_s):
             seen_s = time.monotonic() - launched_s
             say(f"    {subject.label}: the job ended after {seen_s:.0f} s\n{run.output_tail()}")
-        return _steps(run.events), run.launched_ns
+        steps = _steps(run.events)
+        if not steps.counted:
+            raise RunFailedError(f"{subject.label}: no step in {length_s:g} s\n{run.output_tail()}")
+        return steps, run.launched_ns
 
 
 def _befall(run: Run, fault: Fault) -> None:
