@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal as signals
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 import anyio
@@ -16,8 +16,9 @@ from supervisor.config.job_spec import OnSigterm
 from supervisor.config.recorded_settings import recorded_settings
 from supervisor.config.run_folder import check_log_dir, run_folder
 from supervisor.core.announcements import Announcement, JobEnded
-from supervisor.core.facts import Evidence, HangLimits, JobState, JobView, RankView
+from supervisor.core.facts import Evidence, HangLimits, JobState, RankView
 from supervisor.core.node import node, node_messages
+from supervisor.core.node_check_facts import CheckView, Health
 from supervisor.core.session_state import JobSessions
 from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.engine.engine_inbox import EngineInbox
@@ -38,6 +39,8 @@ from supervisor.ports.reports import (
     RecordedEvent,
     SectionReport,
 )
+
+UNHEALTHY_KEPT_S = 24 * 3600.0  # since it was found, if its job has ended
 
 
 class JobService:
@@ -295,6 +298,7 @@ class JobService:
             state, reason = view.state, view.reason
         else:
             state, reason = JobState.PENDING, "waiting for the engine"
+        checks = self._checks(view.checks) if view is not None else ()
         return JobReport(
             job_id=job.spec.job_id,
             state=state,
@@ -304,7 +308,7 @@ class JobService:
             max_restarts=job.spec.restart.max_restarts,
             restarts_used=job.shown.restarts_used,
             reason=job.redacted(reason),
-            nodes=(JobNodeReport(job.node_name(self._node_name), self._state(), checks=self._checks(view)),),
+            nodes=(JobNodeReport(job.node_name(self._node_name), self._state(), checks=checks),),
             ranks=tuple(self._rank_report(job, rank) for rank in view.ranks) if view is not None else (),
             exit_code=job.verdict.exit_code if job.verdict is not None else None,
             ended_at_ns=job.ended_at_ns,
@@ -318,9 +322,7 @@ class JobService:
     def _state(self) -> str:
         return "ready" if self._cordon_reason is None else "cordoned"
 
-    def _checks(self, view: JobView | None) -> tuple[CheckReport, ...]:
-        if view is None or not view.checks:
-            return ()
+    def _checks(self, found: Iterable[CheckView]) -> tuple[CheckReport, ...]:
         ahead_ns = self._clock.unix_ns() - int(self._clock.now_s() * 1e9)
         return tuple(
             CheckReport(
@@ -331,18 +333,29 @@ class JobService:
                 each.finding.subject,
                 ahead_ns + int(each.found_at_s * 1e9),
             )
-            for each in view.checks
+            for each in found
         )
 
     def _checks_of_all_jobs(self) -> tuple[CheckReport, ...]:
-        """Returns the checks of all jobs: if two jobs request the same check, its newest result counts."""
-        found: dict[tuple[str, str], CheckReport] = {}
-        for job_id in self.live_jobs():
-            for each in self._checks(node.view(self._machines.node_state, job_id)):
-                known = found.get((each.check, each.subject))
-                if known is None or known.found_at_ns < each.found_at_ns:
-                    found[each.check, each.subject] = each
-        return tuple(found.values())
+        """Returns the checks of live jobs: if two jobs request the same check, its newest result counts.
+
+        A job may end here because of an unhealthy result. It counts for a day, unless any job has a newer one.
+        """
+        live: dict[tuple[str, str], CheckView] = {}
+        newest: dict[tuple[str, str], CheckView] = {}
+        for job_id, job in self._jobs.items():
+            for each in node.checks(self._machines.node_state, job_id):
+                name = each.finding.check, each.finding.subject
+                for found in (newest, live) if job.verdict is None else (newest,):
+                    if name not in found or found[name].found_at_s < each.found_at_s:
+                        found[name] = each
+        since_s = self._clock.now_s() - UNHEALTHY_KEPT_S
+        unhealthy = {
+            name: each
+            for name, each in newest.items()
+            if each.finding.health is Health.UNHEALTHY and each.found_at_s > since_s
+        }
+        return self._checks((live | unhealthy).values())
 
     def _looked_at(self, job: JobRecord) -> JobReport:
         """Returns the same for a person, who also wants to know which processes are stopped."""

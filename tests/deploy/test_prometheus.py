@@ -27,8 +27,8 @@ CONFIGURATION = ROOT / "deploy/prometheus/prometheus.yml"
 DASHBOARD = ROOT / "deploy/grafana/holdfast.json"
 RULE_TESTS = Path(__file__).with_name("alerts_test.yml")
 START_S = 60.0
-# What the dashboard shows and this job lacks: a check with findings, very recent events.
-MAY_BE_EMPTY = re.compile(r'verdict!="healthy"|\) > 0\)?$')
+# What the dashboard shows and this job may lack: a check with findings, a restart within the last minute.
+MAY_BE_EMPTY = re.compile(r'verdict!="healthy"|\[1m\]\)\) > 0$')
 
 WORKER = """
 import os, signal
@@ -121,40 +121,49 @@ def prometheus(folder: Path, target: str) -> Generator[Server]:
 
 
 @contextmanager
-def supervised_job(folder: Path, metrics: str) -> Generator[None]:
-    """Runs a daemon with a job of two ranks that has used its only restart, and sends heartbeats."""
+def running_job(folder: Path, daemon: NodeDaemon) -> Generator[None]:
+    """Runs a job of two ranks that uses its only restart at once, and then sends heartbeats."""
     script = folder / "worker.py"
     script.write_text(WORKER)
-    with NodeDaemon(folder / "node", "--metrics", metrics) as daemon:
-        command = [
-            sys.executable, "-m", "supervisor", "run", "--socket-dir", str(daemon.socket_dir), "--nproc-per-node", "2",
-            "--max-restarts", "1", "--job-id", "watched", "--ft-storage-health-check-path", str(folder), str(script),
-        ]  # fmt: skip
-        with (folder / "job.log").open("wb") as log:
-            job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        try:
-            yield
-        finally:
-            job.terminate()
-            job.wait(60)
+    command = [
+        sys.executable, "-m", "supervisor", "run", "--socket-dir", str(daemon.socket_dir), "--nproc-per-node", "2",
+        "--max-restarts", "1", "--job-id", "watched", "--ft-storage-health-check-path", str(folder), str(script),
+    ]  # fmt: skip
+    with (folder / "job.log").open("wb") as log:
+        job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        job.terminate()
+        job.wait(60)
 
 
 @needs_promtool
 def test_a_real_server_reads_everything(tmp_path: Path):
     metrics = f"127.0.0.1:{free_port()}"
-    with supervised_job(tmp_path, metrics), prometheus(tmp_path, metrics) as server:
-        until(
-            lambda: server.query('holdfast_job_running{job_id="watched"} == 1 and holdfast_job_cycle == 1'),
-            START_S,
-            "Prometheus sees the job in its second cycle",
-        )
-        until(lambda: server.query("holdfast_rank_heartbeat_age_seconds"), START_S, "Prometheus sees heartbeats")
-        page = fetched(f"http://{metrics}/metrics")
-        _linted(page)
-        _counted(page)
-        until(lambda: server.query("rate(holdfast_lost_seconds_total[1h])"), START_S, "two scrapes")
-        _queries_find_something(server, page)
-        _rules_hold(server)
+    with NodeDaemon(tmp_path / "node", "--metrics", metrics) as daemon, prometheus(tmp_path, metrics) as server:
+        first = 'holdfast_restarts_total{cause="worker_failed"} == 0'
+        until(lambda: server.query(first), START_S, "Prometheus sees a daemon without jobs")
+        with running_job(tmp_path, daemon):
+            _restart_is_seen(server, f"http://{metrics}/metrics")
+
+
+def _restart_is_seen(server: Server, metrics: str) -> None:
+    """Checks what Prometheus has read of the job and its first restart."""
+    until(
+        lambda: server.query('holdfast_job_running{job_id="watched"} == 1 and holdfast_job_cycle == 1'),
+        START_S,
+        "Prometheus sees the job in its second cycle",
+    )
+    marks = expressions(json.loads(DASHBOARD.read_text()))["annotation Restarts"]
+    until(lambda: server.query(marks), START_S, "the first restart is marked")
+    until(lambda: server.query("holdfast_rank_heartbeat_age_seconds"), START_S, "Prometheus sees heartbeats")
+    page = fetched(metrics)
+    _linted(page)
+    _counted(page)
+    until(lambda: server.query("rate(holdfast_lost_seconds_total[1h]) > 0"), START_S, "Prometheus sees lost time")
+    _queries_find_something(server, page)
+    _rules_hold(server)
 
 
 def _linted(page: str) -> None:
@@ -223,18 +232,38 @@ def test_each_alert_fires_when_it_should_and_not_before():
 
 
 @needs_promtool
-def test_the_dashboard_counts_jobs_and_not_their_nodes(tmp_path: Path):
-    series = {("trains", "n1"): 1, ("trains", "n2"): 1, ("trains", "spare"): 0, ("waits", "n1"): 0, ("waits", "n2"): 0}
-    wanted = {"Jobs that run A": 1, "Jobs that wait A": 1}
+def test_the_dashboard_counts_jobs_and_restarts_and_not_their_nodes(tmp_path: Path):
+    """A rank of n1 and one of n2 hang in a collective; n1 leads and decides on the restart."""
+    runs = {("trains", "n1"): 1, ("trains", "n2"): 1, ("trains", "spare"): 0, ("waits", "n1"): 0, ("waits", "n2"): 0}
+    series = {
+        f'holdfast_job_running{{job_id="{job}", instance="{node}"}}': f"{value} {value}"
+        for (job, node), value in runs.items()
+    } | {
+        'holdfast_events_total{kind="restart_decided", instance="n1"}': "0 1",
+        'holdfast_events_total{kind="restart_decided", instance="n2"}': "0 0",
+        'holdfast_restarts_total{cause="hang_detected", instance="n1"}': "0 1",
+        'holdfast_restarts_total{cause="hang_detected", instance="n2"}': "0 1",
+        'holdfast_restarts_total{cause="another_node", instance="n3"}': "0 1",
+        'holdfast_restarts_total{cause="worker_failed", instance="n3"}': "0 0",
+        'holdfast_job_restarts_used{job_id="trains", instance="n1"}': "1 1",
+        'holdfast_job_restarts_used{job_id="trains", instance="n2"}': "1 1",
+        'holdfast_job_restarts_allowed{job_id="trains", instance="n1"}': "4 4",
+        'holdfast_job_restarts_allowed{job_id="trains", instance="n2"}': "4 4",
+    }
+    wanted = {
+        "Jobs that run A": ("{}", 1),
+        "Jobs that wait A": ("{}", 1),
+        "Restarts, 24 hours A": ("{}", 1),
+        "Restarts by cause, an hour A": ('{cause="hang_detected"}', 2),
+        "Restart budget used A": ('{job_id="trains"}', 0.25),
+    }
     found = expressions(json.loads(DASHBOARD.read_text()))
     test = {
-        "input_series": [
-            {"series": f'holdfast_job_running{{job_id="{job}", instance="{node}"}}', "values": str(value)}
-            for (job, node), value in series.items()
-        ],
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
         "promql_expr_test": [
-            {"expr": found[where], "eval_time": "0m", "exp_samples": [{"labels": "{}", "value": count}]}
-            for where, count in wanted.items()
+            {"expr": found[where], "eval_time": "1m", "exp_samples": [{"labels": labels, "value": value}]}
+            for where, (labels, value) in wanted.items()
         ],
     }
     (tmp_path / "test.json").write_text(json.dumps({"tests": [test]}))  # which is YAML, too

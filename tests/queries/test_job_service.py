@@ -15,6 +15,7 @@ from supervisor.core.node import node_messages
 from supervisor.core.node_check_facts import Health, HealthFinding
 from supervisor.errors import AlreadyExistsError, CordonedError, InvalidRequestError, NotFoundError, NotNowError
 from supervisor.ports.reports import CheckReport
+from supervisor.queries import job_service
 from tests.engine.world import World
 
 
@@ -378,3 +379,35 @@ async def test_what_the_checks_of_the_node_have_found_is_shown_with_the_job_and_
         assert ended is not None
         assert ended.nodes[0].checks == expected
         assert world.job_service.node().checks == ()
+
+
+async def test_an_unhealthy_result_outlives_its_job_for_a_day_unless_there_is_a_newer_one(tmp_path: Path) -> None:
+    async with World.opened(tmp_path) as world:
+        checked = msgspec.structs.replace(spec(), health=HealthChecks(storage_paths=("/data",)))
+
+        async def found(job_id: str, health: Health) -> None:
+            world.checks.findings = (HealthFinding("storage", health, "", 0.002, "/data"),)
+            await world.submit(msgspec.structs.replace(checked, job_id=job_id))
+
+        def shown() -> list[str]:
+            return [each.verdict for each in world.job_service.node().checks]
+
+        await found("j", Health.UNHEALTHY)
+        await world.job_service.wait("j")
+        assert shown() == ["unhealthy"]
+        world.clock.at_s += job_service.UNHEALTHY_KEPT_S - 1
+        assert shown() == ["unhealthy"]
+        world.clock.at_s += 1
+        assert shown() == []
+        await found("k", Health.UNHEALTHY)
+        await world.job_service.wait("k")
+        world.clock.at_s += 1
+        await found("l", Health.HEALTHY)
+        assert shown() == ["healthy"], "the node was repaired"
+        world.clock.at_s += 1
+        await found("m", Health.UNHEALTHY)
+        await world.job_service.wait("m")
+        assert shown() == ["unhealthy"], "newer than that of the job that runs"
+        world.job_service.stop("l", reason="enough", signal=0)
+        await world.job_service.wait("l")
+        assert shown() == ["unhealthy"]

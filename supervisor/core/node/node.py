@@ -68,6 +68,7 @@ from supervisor.core.node.node_messages import (
     WorkersEmptied,
     WorkerSpawned,
 )  # fmt: skip
+from supervisor.core.node_check_facts import CheckView
 
 ENDED_JOBS_MAX = 100  # ended jobs that can still be viewed
 
@@ -161,9 +162,15 @@ def view(state: State, job_id: str) -> JobView | None:
         ranks=tuple(_rank_view(machines, worker) for worker in worker_group.workers_of(machines.group)),
         limits=life.limits or life.rules.hang_limits,
         verdict=job_phases.verdict_of(life),
-        checks=(*node_check_round.checks_of(machines.fitness), *machines.reclaim.seen),
+        checks=checks(state, job_id),
         script=script_seen.shown(machines.plain.seen),
     )
+
+
+def checks(state: State, job_id: str) -> tuple[CheckView, ...]:
+    """Returns what the checks of this node have found last for the job, which may have ended."""
+    machines = state.jobs.get(job_id)
+    return (*node_check_round.checks_of(machines.fitness), *machines.reclaim.seen) if machines is not None else ()
 
 
 def _step_node(state: State, event: NodeNews, now_s: float) -> tuple[State, tuple[Action, ...]]:

@@ -19,6 +19,7 @@ SILENCE_MAX_S = 1e9
 EVENTS_MAX = 200  # kept for one incident
 
 _ACTS = frozenset({"restart_decided", "iteration_interrupted", "rank_replaced", "call_lost", "fault_tolerated"})
+_DONE = _ACTS | SETTLED | ENDS | {"workers_stopping", "restart_requested", "workers_stopped"}
 _FINDINGS = frozenset({"stacks_collected", "stacks_missing", "hang_explained", "root_cause_found"})
 _DECISIONS = (
     "restart_decided",
@@ -79,8 +80,12 @@ class _Collected(msgspec.Struct):
     @property
     def counts(self) -> bool:
         """Whether anything was done about it, so it is more than a remark."""
-        done = {"workers_stopping", "restart_requested", "workers_stopped"}
-        return not self.kinds.isdisjoint(_ACTS | SETTLED | ENDS | done)
+        return not self.kinds.isdisjoint(_DONE)
+
+    @property
+    def may_be_stale(self) -> bool:
+        """Whether it may still lead to nothing. An unfit rank may be replaced after the others have restarted."""
+        return self.kinds.isdisjoint(_DONE - {"rank_replaced"})
 
 
 class _Collector:
@@ -99,6 +104,8 @@ class _Collector:
                 self.collected[-1].events.append(event)
             elif opens(event):
                 self._open = _Collected([event])
+                if event.kind in SETTLED:  # Another fault at the same time has closed the incident.
+                    self._close(Outcome.TOLERATED, event.at_ns)
             return
         if event.kind == "cycle_started" and event.cycle > known.events[0].cycle:
             known.next_cycle = event.cycle
@@ -124,7 +131,7 @@ class _Collector:
     def _drop_stale(self, now_ns: int) -> None:
         """Drops remarks that have had no consequences for too long, whatever comes next."""
         known = self._open
-        if known is None or now_ns - known.events[0].at_ns <= STALE_NS or known.counts:
+        if known is None or now_ns - known.events[0].at_ns <= STALE_NS or not known.may_be_stale:
             return
         fresh = [event for event in known.events if now_ns - event.at_ns <= STALE_NS]
         events = list(itertools.dropwhile(lambda event: not opens(event), fresh))

@@ -212,6 +212,22 @@ def test_a_restart_long_after_a_remark_is_not_blamed_on_it():
     assert told(job, JobState.RUNNING, now_s=600).incidents == ()
 
 
+@pytest.mark.parametrize("last", ["fault_tolerated", "rank_replaced"])
+def test_a_restart_long_after_a_fault_that_was_over_is_an_incident_of_its_own(last: str):
+    """Faults of two nodes at once are tolerated one by one; an unfit rank is replaced after the others restarted."""
+    job = Told()
+    job.begin(2, cycle=0, ranks=range(2))
+    job.say(5, "iteration_interrupted", "iteration 0 of call 1 is interrupted: rank 1 failed", rank=1)
+    job.say(5.1, "iteration_restarted", "iteration 1 begins with 1 of 2 ranks", iteration=1)
+    job.say(6, last)
+    job.say(1000, "worker_failed", "rank 0 was killed by SIGKILL", rank=0)
+    job.decide(1000, "rank 0 was killed by SIGKILL", cycle=0)
+    job.stop(1000.1, cycle=0, ranks=(1,))
+    job.begin(1001, cycle=1, ranks=range(2))
+    incident = told(job, JobState.RUNNING, now_s=1100).incidents[-1]
+    assert (incident.outcome, incident.noticed_ns) == (Outcome.RESTARTED, BEGAN_NS + 1000 * 10**9)
+
+
 def test_a_remark_that_becomes_stale_takes_no_hang_with_it():
     job = Told()
     job.begin(2, cycle=0, ranks=range(2))

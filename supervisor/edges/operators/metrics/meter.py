@@ -8,7 +8,8 @@ from collections import Counter
 
 import msgspec
 
-from supervisor.core.event_weights import CAUSES, ENDS, SETTLED, Weight, weight
+from supervisor.core.event_kinds import KINDS
+from supervisor.core.event_weights import CAUSES, ENDS, SETTLED, Weight
 from supervisor.ports.reports import RecordedEvent
 
 BUCKETS_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -16,6 +17,8 @@ STOP, START, WHOLE, INSIDE = "stop", "start", "whole", "inside_process"
 ELSEWHERE = "another_node"  # the cause if nothing on this node led to the restart
 JOBS_MAX = 1024  # with an open recovery
 STALE_NS = 120 * 10**9  # an older fault without effect is not taken for the cause of later events
+_OWN_CAUSES = CAUSES | {name for name, kind in KINDS.items() if kind.weight is Weight.FAULT}
+RESTART_CAUSES = _OWN_CAUSES | {INSIDE, ELSEWHERE}
 
 
 class Histogram(msgspec.Struct):
@@ -39,6 +42,10 @@ class _Recovery(msgspec.Struct):
     stopped_ns: int = 0
     interrupted_ns: int = 0
 
+    def is_stale(self, now_ns: int) -> bool:
+        """Returns whether its fault has led to nothing for too long."""
+        return self.began_ns > 0 and not self.is_acted_on and now_ns - self.began_ns > STALE_NS
+
 
 class Meter:
     """Counts events since this supervisor's start. `take` never blocks and never raises."""
@@ -58,6 +65,9 @@ class Meter:
         found = self._open.setdefault(event.job_id, _Recovery())
         if len(self._open) > JOBS_MAX:
             del self._open[next(iter(self._open))]
+        if found.is_stale(event.at_ns):
+            # An interrupted call stays noted: its restart may take longer.
+            found = self._open[event.job_id] = _Recovery(interrupted_ns=found.interrupted_ns)
         self._follow(found, event)
 
     def _follow(self, found: _Recovery, event: RecordedEvent) -> None:
@@ -68,7 +78,7 @@ class Meter:
             case "workers_stopping":
                 found.began_ns, found.is_acted_on = found.began_ns or event.at_ns, True
             case "workers_stopped":
-                found.stopped_ns = event.at_ns
+                found.stopped_ns, found.is_acted_on = event.at_ns, True  # perhaps with a lost spawner
             case "running_again" if found.began_ns:
                 self._recovered(found, event.at_ns)
                 self._open[event.job_id] = _Recovery()
@@ -81,9 +91,8 @@ class Meter:
                 self._open[event.job_id] = _Recovery()
             case kind if kind in SETTLED:
                 self._open[event.job_id] = _Recovery()
-            case kind if kind in CAUSES or weight(kind) is Weight.FAULT:
-                is_stale = not found.is_acted_on and event.at_ns - found.began_ns > STALE_NS
-                if not found.cause or is_stale:
+            case kind if kind in _OWN_CAUSES:
+                if not found.cause:
                     found.cause, found.began_ns = kind, event.at_ns
             case _:
                 pass

@@ -15,8 +15,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from supervisor.core.event_kinds import KINDS
 from supervisor.core.facts import JobState
-from supervisor.edges.operators.metrics.meter import BUCKETS_S, Meter
+from supervisor.edges.operators.metrics.meter import BUCKETS_S, RESTART_CAUSES, Meter
 from supervisor.ports.reports import JobReport, NodeReport
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -63,17 +64,18 @@ class _Page(Collector):
         yield from (verdict, took)
 
     def _counted(self) -> Iterator[Metric]:
+        """Yields the counters. Known kinds begin at 0: a series that begins at 1 has not increased for Prometheus."""
         events = CounterMetricFamily("holdfast_events", "What happened to jobs, by kind of event.", labels=["kind"])
-        for kind, count in sorted(self._meter.events.items()):
-            events.add_metric([kind], count)
+        for kind in sorted(KINDS.keys() | self._meter.events.keys()):
+            events.add_metric([kind], self._meter.events[kind])
         yield events
         restarts = CounterMetricFamily(
             "holdfast_restarts",
             "Restarts by what led to them; inside_process: those of wrapped functions.",
             labels=["cause"],
         )
-        for cause, count in sorted(self._meter.restarts.items()):
-            restarts.add_metric([cause], count)
+        for cause in sorted(RESTART_CAUSES):
+            restarts.add_metric([cause], self._meter.restarts[cause])
         yield restarts
         yield CounterMetricFamily(
             "holdfast_lost_seconds", "Time between faults and the moments in which all workers ran again.",

@@ -129,6 +129,26 @@ def test_a_fault_that_has_led_to_nothing_is_forgotten():
     assert meter.lost_s == 301.0, "one that is being acted on is not forgotten, however long that takes"
 
 
+@pytest.mark.parametrize("fault", ["hard_timeout_reached", "attribution_unavailable", "leave_refused"])
+def test_a_restart_long_after_a_fault_lasts_only_from_its_own_beginning(fault: str):
+    """The node that leads settles such a fault, or nobody does, so no event here says that it is over."""
+    meter = told(
+        event(fault, 1), event("workers_stopping", 1000), event("workers_stopped", 1001), event("running_again", 1002)
+    )
+    assert meter.restarts == {ELSEWHERE: 1}
+    assert sums(meter) == {STOP: 1.0, START: 1.0, WHOLE: 2.0}
+    assert meter.lost_s == 2.0
+
+
+def test_a_recovery_that_takes_long_is_not_forgotten():
+    lost = told(event("spawner_lost", 1), event("workers_stopped", 1.5), event("running_again", 301))
+    assert (lost.restarts, lost.lost_s) == ({"spawner_lost": 1}, 300.0)
+    inside = told(
+        event("hard_timeout_reached", 1), event("iteration_interrupted", 1), event("iteration_restarted", 301)
+    )
+    assert (inside.restarts, inside.lost_s) == ({INSIDE: 1}, 300.0)
+
+
 def test_the_end_of_a_job_is_no_recovery():
     assert sums(told(event("workers_stopping", 1), event("workers_stopped", 2), event("job_stopped", 3))) == {}
 

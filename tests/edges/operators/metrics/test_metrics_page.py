@@ -8,10 +8,11 @@ from pathlib import Path
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
+from supervisor.core.event_kinds import KINDS
 from supervisor.core.facts import JobState
 from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.edges.operators.metrics import metrics_page as pages
-from supervisor.edges.operators.metrics.meter import Meter
+from supervisor.edges.operators.metrics.meter import ELSEWHERE, INSIDE, Meter
 from supervisor.ports.reports import CheckReport, JobReport, NodeReport, RecordedEvent
 from tests.edges.operators.fake_job_service import running
 
@@ -78,6 +79,25 @@ def test_what_the_meter_counted():
     assert found["holdfast_recovery_seconds_bucket", "1.0", "whole"] == 0
     assert found["holdfast_recovery_seconds_bucket", "2.0", "whole"] == 1
     assert found["holdfast_recovery_seconds_bucket", "+Inf", "whole"] == 1
+
+
+def test_counters_begin_at_zero_so_the_first_restart_is_an_increase():
+    before = read()
+    counted = {key for key in before if key[0] in ("holdfast_restarts_total", "holdfast_events_total")}
+    assert {before[key] for key in counted} == {0}
+    assert {kind for name, kind in counted if name == "holdfast_events_total"} == KINDS.keys()
+    meter = Meter()
+    for cause in ("worker_failed", "hang_detected", "node_lost", "restart_requested", "some_news"):
+        for kind in (cause, "restart_decided", "running_again"):
+            meter.take(RecordedEvent("j", 1, 10**9, kind, ""))
+    for kind in ("iteration_interrupted", "iteration_restarted"):
+        meter.take(RecordedEvent("j", 1, 10**9, kind, ""))
+    after = read(meter=meter)
+    risen = {key for key in after if key[0] == "holdfast_restarts_total" and after[key]}
+    assert {cause for _, cause in risen} == {
+        "worker_failed", "hang_detected", "node_lost", "restart_requested", INSIDE, ELSEWHERE,
+    }  # fmt: skip
+    assert after.keys() - before.keys() == {("holdfast_events_total", "some_news")}
 
 
 def test_names_keep_prometheus_rules():
