@@ -37,6 +37,28 @@ def test_silence_is_told_as_a_share_of_its_limit(rank: RankReport, share: float,
     assert rows.silence(rank) == cell
 
 
+@pytest.mark.parametrize(
+    ("heartbeat", "main_thread", "shown", "cell"),
+    [
+        ((55.0, 2_700.0), (55.0, 60.0), (55.0, 60.0), "55s/1m00s"),
+        ((40.0, 45.0), (1.0, 60.0), (40.0, 45.0), "40s/45s"),
+        ((3.0, None), (0.5, 60.0), (0.5, 60.0), "0.5s/1m00s"),
+        ((3.0, 45.0), (0.5, None), (3.0, 45.0), "3.0s/45s"),  # in a wrapped call
+        ((3.0, None), (0.5, None), (3.0, None), "3.0s"),
+    ],
+)
+def test_of_heartbeats_and_the_main_thread_the_one_nearer_to_its_limit_is_shown(
+    heartbeat: tuple[float, float | None],
+    main_thread: tuple[float, float | None],
+    shown: tuple[float, float | None],
+    cell: str,
+) -> None:
+    main_thread_age_s, main_thread_limit_s = main_thread
+    rank = replace(_rank(*heartbeat), main_thread_age_s=main_thread_age_s, main_thread_limit_s=main_thread_limit_s)
+    assert rows.age_and_limit(rank) == shown
+    assert rows.silence(rank) == cell
+
+
 def test_a_job_is_urgent_once_a_rank_is_half_way_to_its_limit_or_odd() -> None:
     job = running()
     assert not rows.job_row(FoundJob(job, None), NOW_NS).urgent

@@ -201,6 +201,27 @@ def test_a_supervisor_that_hangs_is_told_about_and_holds_up_no_key(home: Home) -
             os.kill(supervisor.process.pid, signal.SIGCONT)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is shown jobs of others")
+def test_a_job_that_ends_while_a_supervisor_hangs_stays_and_the_silence_is_told_once(home: Home) -> None:
+    home.service_dir.mkdir(mode=0o700)
+    place = home.service_dir / "users" / "47111.0123456789ab"
+    place.parent.mkdir()
+    with (
+        home.supervisor(running("eval-1", ranks=2)) as supervisor,
+        home.supervisor(running(), place=place) as silent,
+        terminal(home.root, 400, 24, *TOP, environment=home.environment) as opened,  # each message in one line
+    ):
+        opened.shows("2 jobs, 6/6 ranks")
+        silent.process.send_signal(signal.SIGSTOP)
+        try:
+            opened.shows("1 job, 2/2 ranks", "what user 47111 has here is not shown")
+            supervisor.tell("end eval-1")
+            screen = opened.shows("0 jobs, 0/0 ranks", "succeeded")
+            assert screen.count("what user 47111 has here is not shown") == 1
+        finally:
+            silent.process.send_signal(signal.SIGCONT)
+
+
 def test_a_supervisor_that_comes_later_and_goes_is_seen(home: Home) -> None:
     with terminal(home.root, 80, 24, *TOP, environment=home.environment) as opened:
         opened.shows("0 jobs")

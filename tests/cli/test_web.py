@@ -23,6 +23,12 @@ from tests.report.browser import Opened, chromium
 from tests.report.timeline.jobs import killed_and_hung
 
 JOB = "train-7f3a"
+UNFOLLOWED = """() => {
+    for (const look of looks.values()) {
+        Object.assign(look, { is_followed: false, jobs_followed: 64 });
+        announce(undefined, { ...look }, undefined); // of a job whose document could not be shown
+    }
+}"""
 
 
 @pytest.fixture
@@ -159,6 +165,9 @@ def test_a_silent_rank_stands_out_and_its_age_advances(home: Home) -> None:
         try:
             page.clock.fast_forward(15_000)
             page.locator(".silence").get_by_text("its supervisor has not answered since").wait_for()
+            page.evaluate(UNFOLLOWED)
+            told = f"the page follows 64 other jobs, and not this one; holdfast top {JOB} shows it"
+            page.locator(".silence").get_by_text(told).wait_for()
         finally:
             supervisor.process.send_signal(signal.SIGCONT)
         page.locator(".silence").get_by_text("rank 2, 3").wait_for()

@@ -15,7 +15,7 @@ class EndedJobs:
     """The jobs that have ended since an earlier look: people want to see how their job has ended."""
 
     def __init__(self) -> None:
-        self._live: set[Run] = set()  # in the last look
+        self._live: set[Run] = set()  # in the last look, or missing since a look that was not complete
         self._jobs: dict[Run, FoundJob] = {}
 
     def __contains__(self, run: Run) -> bool:
@@ -27,15 +27,12 @@ class EndedJobs:
         """Notes what is live now. Returns the jobs that have ended since the last look.
 
         `list_all` lists all jobs, ended ones too. Unless the look `is_complete`, a supervisor that hangs may still have
-        a job that is missing.
+        a job that is missing: one that has not ended is looked for again.
         """
         live = {job.run for job in jobs if job.is_live}
         gone = self._live - live
-        if gone and not is_complete:
-            self._live |= live
-            return []
-        self._live = live
         ended = [job for job in (list_all() if gone else ()) if job.run in gone and job.report.state.has_ended]
+        self._live = live if is_complete else live | (gone - {job.run for job in ended})
         # The supervisor's channel is closed by the next look.
         self._jobs |= {job.run: FoundJob(job.report, None, job.uid) for job in ended}
         while len(self._jobs) > ENDED_KEPT:

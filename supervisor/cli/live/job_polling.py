@@ -58,21 +58,26 @@ class Lookout:
         `opened` is a job that is wanted even if it has ended.
         """
         messages: list[str] = []
+
+        def say(message: str) -> None:
+            if message not in messages:  # Jobs are listed up to three times in one look.
+                messages.append(message)
+
         try:
-            with Supervisors(self._arguments, say=messages.append) as supervisors:
+            with Supervisors(self._arguments, say=say) as supervisors:
                 jobs = supervisors.jobs(include_ended=include_ended)
                 list_all = partial(supervisors.jobs, include_ended=True)
                 ended = self._ended.note(jobs, list_all, is_complete=not messages)
-                self._read_events(ended, supervisors, messages.append)
+                self._read_events(ended, supervisors, say)
                 jobs += self._ended.beside(jobs)
                 supervisors.tell_refusals()
                 if opened and all(job.name != opened for job in jobs):
                     jobs.append(supervisors.find(opened, verb="show"))
                 wanted = [job for job in jobs if job.is_live or job.name == opened or job.run in self._ended]
-                self._read_events(wanted, supervisors, messages.append)
+                self._read_events(wanted, supervisors, say)
                 self._forget_all_but(jobs)
                 opened_job = next((job for job in jobs if job.name == opened and job.is_live), None)
-                checkpoints = self._judged(opened_job, messages.append) if opened_job is not None else ""
+                checkpoints = self._judged(opened_job, say) if opened_job is not None else ""
                 asked = len(supervisors.answering)
         except HoldfastError as error:
             return Look(self._clock.unix_ns(), messages=(*messages, str(error)))

@@ -44,12 +44,7 @@ NODE_HEADS = ("NODE", "STATE", "GROUP", "RANKS", "REASON")
 
 def silent_share(rank: RankReport) -> float:
     """Returns the rank's silence as a share of its limit; 0 without a limit. Sections count like heartbeats."""
-    shares = [each.age_s / each.limit_s for each in rank.sections if each.limit_s]
-    if rank.heartbeat_age_s is not None and rank.heartbeat_limit_s:
-        shares.append(rank.heartbeat_age_s / rank.heartbeat_limit_s)
-    if rank.main_thread_age_s is not None and rank.main_thread_limit_s:
-        shares.append(rank.main_thread_age_s / rank.main_thread_limit_s)
-    return max(shares, default=0.0)
+    return max([_share(*age_and_limit(rank)), *(_share(each.age_s, each.limit_s) for each in rank.sections)])
 
 
 def silence(rank: RankReport) -> str:
@@ -62,10 +57,16 @@ def silence(rank: RankReport) -> str:
 
 
 def age_and_limit(rank: RankReport) -> tuple[float | None, float | None]:
-    """Returns the silence that a short view shows: of heartbeats, or of a main thread whose script sends none."""
+    """Returns the silence that a short view shows: of heartbeats or of the main thread, the one nearer to its limit."""
+    heartbeats = rank.heartbeat_age_s, rank.heartbeat_limit_s
+    main_thread = rank.main_thread_age_s, rank.main_thread_limit_s
     if rank.heartbeat_age_s is None and rank.main_thread_age_s is not None:
-        return rank.main_thread_age_s, rank.main_thread_limit_s
-    return rank.heartbeat_age_s, rank.heartbeat_limit_s
+        return main_thread
+    return max(heartbeats, main_thread, key=lambda each: _share(*each))
+
+
+def _share(age_s: float | None, limit_s: float | None) -> float:
+    return age_s / limit_s if age_s is not None and limit_s else 0.0
 
 
 def most_silent(report: JobReport) -> RankReport | None:

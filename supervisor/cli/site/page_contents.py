@@ -8,6 +8,7 @@ is also looked at every two seconds, for all readers together.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 from argparse import Namespace
@@ -45,16 +46,16 @@ Key = tuple[int, str, int]  # FoundJob.run
 
 
 class Shown(msgspec.Struct):
-    """One job; `version` counts its changes, and `looks` how often the ages of its ranks were read."""
+    """One job; `version` is a new number after each change, and `look` after each look at the ages of its ranks."""
 
     name: str
     report: JobReport
     is_live: bool
     version: int = 0
-    looks: int = 0
+    look: int = 0
     looked_at_s: float = 0.0
     every_s: float = output.REFRESH_S
-    events: deque[RecordedEvent] = msgspec.field(default_factory=lambda: deque[RecordedEvent](maxlen=EVENTS_MAX))
+    events: deque[RecordedEvent] = msgspec.field(default_factory=deque[RecordedEvent])  # of the newest stream
 
 
 class Known(msgspec.Struct):
@@ -73,6 +74,7 @@ class PageContents:
         self._lock = threading.Lock()
         self._shown: dict[Key, Shown] = {}
         self._followed: dict[Key, threading.Event] = {}  # wakes the thread that looks at the job
+        self._numbers = itertools.count(1)  # each used once: a job may leave and return while a reader is slow
         self._readers = 0
         self._clock = Clock()
         self._messages: tuple[str, ...] = ()
@@ -123,6 +125,10 @@ class PageContents:
         """Returns what a reader does not know yet, and takes note of it in `known`."""
         with self._lock:
             shown = sorted(self._shown.items(), key=lambda each: (not each[1].is_live, -each[0][2]))
+            order = [_run_name(key) for key, _ in shown]
+            for numbers in (known.versions, known.looks):
+                for gone in numbers.keys() - order:  # The page drops it, and has to be told all of it if it returns.
+                    del numbers[gone]
             changed: dict[str, object] = {}
             looks: dict[str, object] = {}
             for key, each in shown:
@@ -130,13 +136,14 @@ class PageContents:
                 if known.versions.get(name) != each.version:
                     known.versions[name] = each.version
                     changed[name] = _document(each)
-                if each.is_live and known.looks.get(name) != each.looks:
-                    known.looks[name] = each.looks
+                if each.is_live and known.looks.get(name) != each.look:
+                    known.looks[name] = each.look
                     aged_s = self._clock.now_s() - each.looked_at_s
-                    looks[name] = ranks_document(
+                    ranks = ranks_document(
                         each.report, now_ns=self._clock.unix_ns(), aged_s=aged_s, every_s=each.every_s
                     )
-            order = [_run_name(key) for key, _ in shown]
+                    is_followed, jobs_followed = key in self._followed, len(self._followed)
+                    looks[name] = {**ranks, "is_followed": is_followed, "jobs_followed": jobs_followed}
             return {"order": order, "jobs": changed, "looks": looks, "messages": self._messages}
 
     def _take_report(self, key: Key, report: JobReport, *, is_live: bool, took_s: float = 0.0) -> None:
@@ -144,20 +151,23 @@ class PageContents:
         with self._lock:
             known = self._shown.setdefault(key, Shown(name_of(key[1], key[0]), report, is_live))
             is_same = known.is_live == is_live and _without_ages(known.report) == _without_ages(report)
-            known.version += not (known.version and is_same)
+            if not (known.version and is_same):
+                known.version = next(self._numbers)
             known.report, known.is_live = report, is_live
-            known.looks += 1
+            known.look = next(self._numbers)
             known.looked_at_s = self._clock.now_s()
             known.every_s = max(output.REFRESH_S, min(took_s / LOOKS_SHARE, LOOKS_MAX_S))
         self._on_change()
 
-    def _take_event(self, key: Key, event: RecordedEvent) -> None:
+    def _take_event(self, key: Key, event: RecordedEvent, earlier: deque[RecordedEvent]) -> None:
+        """Shows the event with the `earlier` ones of its stream only: each stream begins with all past events."""
         with self._lock:
             known = self._shown.get(key)
             if known is None or weight(event.kind) is Weight.ROUTINE:
                 return
-            known.events.append(event)
-            known.version += 1
+            earlier.append(event)
+            known.events = earlier
+            known.version = next(self._numbers)
         self._on_change()
 
     def _follow(self, job: FoundJob, client: ControlClient) -> None:
@@ -177,12 +187,13 @@ class PageContents:
         with ControlClient(socket_path) as client:
             looker = threading.Thread(target=self._look_at, args=(key, client, happened, over), daemon=True)
             looker.start()
+            events: deque[RecordedEvent] = deque(maxlen=EVENTS_MAX)
             try:
                 for told in self._heard(key, client.watch(key[1], follow=True)):
                     if isinstance(told, JobReport):
                         self._take_report(key, told, is_live=not told.state.has_ended)
                     else:
-                        self._take_event(key, told)
+                        self._take_event(key, told, events)
                         happened.set()
             except HoldfastError:
                 pass  # The next look says what has become of it.

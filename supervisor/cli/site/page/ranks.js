@@ -94,12 +94,19 @@ function mostSilent(look) {
   return most;
 }
 
-function writeSummary(line, look) {
+function whyOld(job, look) {
+  if (byId("link").textContent !== "live") return "the connection is lost";
+  if (look.is_followed) return "its supervisor has not answered since";
+  const others = `${look.jobs_followed} other ${look.jobs_followed === 1 ? "job" : "jobs"}`;
+  return `the page follows ${others}, and not this one; holdfast top ${job.job_id} shows it`;
+}
+
+function writeSummary(line, job, look) {
   const most = mostSilent(look);
   const passed = passedSince(look);
   if (passed > oldAfter(look)) {
-    const why = byId("link").textContent === "live" ? "its supervisor has not answered since" : "the connection is lost";
-    fill(line, `old ${elapsed(passed)}`, () => [made("strong", "", `▲ Silences as of ${elapsed(passed)} ago: ${why}`)]);
+    const old = `▲ Silences as of ${elapsed(passed)} ago: ${whyOld(job, look)}`;
+    fill(line, old, () => [made("strong", "", old)]);
   } else if (most) {
     const where = most.name ? `section ${most.name} of rank ${most.rank}, ` : `rank ${most.rank}, `;
     fill(line, where + keyOf(most), () => ["Nearest to its limit: ", told(most, where)]);
@@ -147,7 +154,7 @@ function writeRanks(article, job, look) {
   const summary = article.querySelector(".silence");
   details.hidden = summary.hidden = !job.is_live || !look || !look.ranks.length;
   if (details.hidden) return;
-  writeSummary(summary, look);
+  writeSummary(summary, job, look);
   const shown = look.left_out ? `, the ${look.ranks.length} that are nearest to their limits` : "";
   fill(details.querySelector("summary"), `${job.ranks}${shown}`, () => [`Ranks (${job.ranks}${shown})`]);
   if (!details.open) return;
@@ -164,7 +171,7 @@ function announce(job, look, before) {
   for (const rank of look.ranks) {
     const { heartbeat, sections } = silencesOf(rank, look);
     const late = [heartbeat, ...sections].find((each) => each.late);
-    if (!late) continue;
+    if (!late || !job) continue;
     const what = `${late.name ? `section ${late.name} of ` : ""}rank ${rank.rank} of job ${job.job_id}: ${late.late}`;
     look.late.add(what);
     if (!before?.late.has(what)) byId("alert").textContent = `${what}, ${late.text}`;
