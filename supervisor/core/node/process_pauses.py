@@ -1,9 +1,9 @@
-"""Which time counts against no rank and no spawner, because this process did not run?
+"""Which time counts against no rank, no spawner and no node, because this process did not run?
 
 If a whole job or machine is suspended, no clock stops, and each silence would be too long at once. So would the time
-that a spawner takes for its answer, or a rank for its end. Nobody can tell when the pause began, so it counts from the
-last moment at which this process is known to have run: a hang is found later, but none is declared early. The ranks'
-pages are read as if no time had passed meanwhile.
+that a spawner takes for its answer, a rank for its end, a check of the node, or GPU memory until it is free. Nobody can
+tell when the pause began, so it counts from the last moment at which this process is known to have run: a hang is found
+later, but none is declared early. The ranks' pages are read as if no time had passed meanwhile.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import TypeVar, assert_never
 import msgspec
 
 from supervisor.core.node import (
+    gpu_reclaim,
     hang_response,
+    node_check_round,
     node_messages,
     rank_monitor,
     ranks_without_client,
@@ -44,6 +46,8 @@ def noted(machines: JobMachines, pause: node_messages.ProcessPaused, now_s: floa
         group=_ended_later(machines.group, now_s - pause.since_s),
         plain=_told_later(machines.plain, now_s - pause.since_s),
         hangs=_examined_later(machines.hangs, now_s - pause.since_s),
+        fitness=_checked_later(machines.fitness, pause.since_s, now_s),
+        reclaim=_freed_later(machines.reclaim, now_s - pause.since_s),
     )
 
 
@@ -131,3 +135,23 @@ def _examined_later(state: hang_response.State, paused_s: float) -> hang_respons
     if isinstance(state, hang_response.Examining | hang_response.Ending):
         return msgspec.structs.replace(state, until_s=state.until_s + paused_s)
     return state
+
+
+def _checked_later(state: node_check_round.State, since_s: float, now_s: float) -> node_check_round.State:
+    def moved(begun_s: float) -> float:
+        return moved_s(begun_s, [(since_s, now_s)])
+
+    standings = tuple(
+        each if each.begun_s is None else msgspec.structs.replace(each, begun_s=moved(each.begun_s))
+        for each in state.standings
+    )
+    under_way = state.round and msgspec.structs.replace(state.round, begun_s=moved(state.round.begun_s))
+    return msgspec.structs.replace(state, standings=standings, round=under_way)
+
+
+def _freed_later(state: gpu_reclaim.State, paused_s: float) -> gpu_reclaim.State:
+    waits = state.waits
+    if waits is None:
+        return state
+    waits = msgspec.structs.replace(waits, until_s=waits.until_s + paused_s, answer_by_s=waits.answer_by_s + paused_s)
+    return msgspec.structs.replace(state, waits=waits)

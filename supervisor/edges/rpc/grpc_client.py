@@ -7,6 +7,7 @@ task here, either: the call that waits reads and writes for all of them. A conne
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
@@ -97,14 +98,23 @@ class GrpcClient:
     """Makes the calls of one connection. `name` is the peer's in errors, `authority` what it is told."""
 
     def __init__(
-        self, stream: Stream, *, name: str, message_bytes_max: int, authority: str = "localhost", scheme: str = "http"
+        self,
+        stream: Stream,
+        *,
+        name: str,
+        message_bytes_max: int,
+        authority: str = "localhost",
+        scheme: str = "http",
+        pings: bool = True,
     ) -> None:
+        """`pings`: a silent peer must answer a PING. By default, gRPC servers end a connection that sends a few."""
         self.name = name
         self.lost = ""  # why it can't be used any more
         self.has_greeted = False
         self._heard_at_s = anyio.current_time()
         self._stream = stream
         self._message_bytes_max = message_bytes_max
+        self._pings = pings
         self._headers = ((":method", "POST"), (":scheme", scheme), (":authority", authority))
         self._h2 = H2Connection(H2Configuration(client_side=True, header_encoding=None))
         self._h2.initiate_connection()
@@ -211,7 +221,9 @@ class GrpcClient:
 
     async def _read(self) -> None:
         """Reads once. After a long silence, asks whether the peer is there."""
-        until_s = self._heard_at_s + PING_AFTER_S if self._pinged_at_s is None else self._pinged_at_s + PONG_S
+        until_s = math.inf
+        if self._pings:
+            until_s = self._heard_at_s + PING_AFTER_S if self._pinged_at_s is None else self._pinged_at_s + PONG_S
         data = None
         with anyio.CancelScope(deadline=max(until_s, anyio.current_time() + READ_S)) as self._reading:
             data = await self._stream.receive()

@@ -7,13 +7,16 @@ import signal
 
 import pytest
 
+from supervisor.core.cluster.cluster_messages import NodeExcluded, NodeJoined
 from supervisor.core.facts import CallWatch, HangLimits, Progress, WatchMode
-from supervisor.core.node import hang_response, node_messages, spawner_deadlines
+from supervisor.core.gpu_memory import GpuMemory, MemoryReport, MemoryRules
+from supervisor.core.node import gpu_reclaim, hang_response, node_messages, spawner_deadlines
 from supervisor.core.node.node_messages import ClientJoined, DeadlineReached, ProcessPaused, ProgressRead, ReadProgress
 from supervisor.core.node.process_pauses import PAUSES_MAX
+from supervisor.core.node_check_facts import CheckPlan, Health
 from supervisor.core.rank_silence import moved_s
 from supervisor.core.wrapped_calls.call_messages import CallEnter, CallSettings, Interrupt, IterationBegan, Stage
-from tests.core.one_node import JOB, OneNode, rules, running
+from tests.core.one_node import JOB, NOW, OneNode, rules, running
 
 LIMITS = HangLimits(heartbeat_s=10.0)
 
@@ -130,6 +133,42 @@ def test_a_hung_rank_that_was_suspended_after_its_signal_keeps_its_time() -> Non
     assert job.actions == []
     job.send(DeadlineReached(), at=5000.0 + hang_response.ESCALATION_S + 0.1)
     assert [each.signal for each in job.of(node_messages.SignalWorkers)] == [signal.SIGKILL]
+
+
+def test_a_check_of_the_node_that_was_suspended_is_not_late() -> None:
+    def exclusions() -> list[NodeExcluded]:
+        return [each for each in job.told if isinstance(each, NodeExcluded)]
+
+    job = OneNode(rules(1), checks=(CheckPlan("nvhcd", 135.0, late=Health.UNHEALTHY),))
+    job.send(node_messages.SpawnerReady(JOB, NOW))
+    job.send(ProcessPaused(1.0), at=301.0).send(DeadlineReached())
+    job.send(DeadlineReached(), at=301.0 + 133.5)
+    assert exclusions() == []
+    job.send(DeadlineReached(), at=301.0 + 134.5)
+    [excluded] = exclusions()
+    assert "has not answered within 135 s" in excluded.reason
+
+
+def test_a_join_waits_as_patiently_for_a_check_as_without_the_suspension() -> None:
+    disk = CheckPlan("disk", 15.0, patience_s=1.0)
+    job = OneNode(rules(1), checks=(disk,)).send(node_messages.SpawnerReady(JOB, NOW))
+    job.send(ProcessPaused(0.5), at=300.5).send(DeadlineReached())
+    assert [each for each in job.told if isinstance(each, NodeJoined)] == []
+    job.send(DeadlineReached(), at=301.1)
+    assert [each for each in job.told if isinstance(each, NodeJoined)]
+
+
+def test_gpu_memory_is_waited_for_as_long_as_without_the_suspension() -> None:
+    job = OneNode(rules(1), memory=MemoryRules(50.0, 0, 2.0))
+    job.send(node_messages.SpawnerReady(JOB, NOW)).run_cycle(0).exit(0, 0, code=1)
+    job.send(node_messages.WorkersEmptied(JOB, 0))
+    job.send(ProcessPaused(job.now_s + 0.5), at=job.now_s + 300.5).send(DeadlineReached())
+    assert job.said("gpu_memory_unknown") == []
+    job.send(node_messages.GpuMemorySeen(JOB, 0, MemoryReport(False, (GpuMemory("GPU 0", 1, 1, 1),))))
+    assert job.said("gpu_memory_not_freed") == []
+    assert [each.rules.timeout_s for each in job.of(node_messages.AwaitGpuMemory)] == [pytest.approx(49.5)]
+    job.send(DeadlineReached(), at=job.now_s + 49.5 + gpu_reclaim.ANSWER_S)
+    assert job.said("gpu_memory_unknown"), "the answer itself was due by then"
 
 
 def paused_often(job: OneNode, number: int) -> OneNode:

@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
+import anyio
+import anyio.lowlevel
 import grpc
 import pytest
 from nvhcd import nvhcd_pb2 as wire
@@ -23,6 +25,7 @@ from nvhcd import nvhcd_pb2 as wire
 from supervisor.core.nvhcd_verdict import NoReply, Reply, Unusable
 from supervisor.edges.machine.health import nvhcd_client
 from supervisor.edges.machine.health.nvhcd_client import NvhcdClient
+from supervisor.edges.rpc import grpc_client
 
 HEALTHY = wire.HealthCheckResponse(success=True, output='{"fail_count": 0}')
 _grpc = cast("Any", grpc)
@@ -89,6 +92,47 @@ async def test_an_answer_that_is_too_slow_is_none(tmp_path: Path) -> None:
         said = await NvhcdClient(str(path), deadline_s=0.5).ask()
         assert time.monotonic() - begun_s < 1.4
     assert said == NoReply(f"{path} has not answered within 0.5 s")
+
+
+async def test_a_check_that_takes_long_is_waited_for_without_pings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default, gRPC's servers end a connection after three PINGs within five minutes."""
+    monkeypatch.setattr(grpc_client, "PING_AFTER_S", 0.1)
+    path = tmp_path / "nvhcd.sock"
+
+    def answer(_: bytes) -> bytes:
+        time.sleep(1.5)
+        return HEALTHY.SerializeToString()
+
+    with service(path, answer):
+        assert await NvhcdClient(str(path)).ask() == Reply(True, HEALTHY.output)
+
+
+@pytest.mark.alone
+async def test_a_deadline_that_passed_while_this_process_was_stopped_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvhcd_client, "LATE_S", 0.1)
+    path = tmp_path / "nvhcd.sock"
+    asked, over = list[bytes](), threading.Event()
+
+    def answer(request: bytes) -> bytes:
+        asked.append(request)
+        if len(asked) == 1:
+            over.wait(20)
+        return HEALTHY.SerializeToString()
+
+    async def stop() -> None:
+        while not asked:
+            await anyio.lowlevel.checkpoint()
+        time.sleep(1.5)  # noqa: ASYNC251 - as SIGSTOP does
+
+    with service(path, answer):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stop)
+            assert await NvhcdClient(str(path), deadline_s=1.0).ask() == Reply(True, HEALTHY.output)
+        over.set()
 
 
 async def test_who_accepts_and_says_nothing_costs_the_deadline_and_no_more(tmp_path: Path) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import time
 from collections.abc import Generator
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from supervisor.core.storage_verdict import Answered, Failed, Kind, Silent, Unasked
+from supervisor.edges.machine.health import path_probes
 from supervisor.edges.machine.health.path_probes import PathProbes
 from supervisor.edges.machine.processes import process_table
 from tests.soak.places import Unanswering, served_alone
@@ -126,3 +129,23 @@ async def test_the_loss_of_the_prober_is_no_verdict_and_another_one_is_started(
         os.kill(first, signal.SIGKILL)
     assert await probes.look(Kind.ANY, str(tmp_path), timeout_s=LONG_S) == Answered()
     assert prober_pid() != first
+
+
+@pytest.mark.alone
+async def test_a_look_whose_time_has_passed_while_this_process_was_stopped_has_it_again(
+    probes: PathProbes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(path_probes, "LATE_S", 0.1)
+    assert await probes.look(Kind.ANY, str(tmp_path), timeout_s=LONG_S) == Answered()
+    prober = prober_pid()
+    os.kill(prober, signal.SIGSTOP)
+
+    async def stop() -> None:
+        while not probes.under_way:
+            await anyio.lowlevel.checkpoint()
+        time.sleep(1.5)  # noqa: ASYNC251 - as SIGSTOP does
+        os.kill(prober, signal.SIGCONT)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stop)
+        assert await probes.look(Kind.ANY, str(tmp_path), timeout_s=1.0) == Answered()
