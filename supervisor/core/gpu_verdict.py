@@ -61,14 +61,16 @@ def judge(look: Look, known: Known, *, took_s: float) -> tuple[tuple[HealthFindi
     first_errors, links = dict(known.ecc_errors), dict(known.links)
     findings: list[HealthFinding] = []
     for gpu in look.gpus:
-        reasons = _reasons(gpu, first_errors.get(gpu.uuid, 0), links.get(gpu.uuid, ()))
-        xids = {xid for uuid, xid in look.xids if uuid == gpu.uuid and xid in FATAL_XIDS}
+        first = first_errors.get(gpu.uuid, gpu.ecc_errors or 0)
+        reasons = _reasons(gpu, first, links.get(gpu.uuid, ()))
+        xids = {xid for uuid, xid in look.xids if uuid and uuid == gpu.uuid and xid in FATAL_XIDS}
         reasons += [f"Xid {xid}: {FATAL_XIDS[xid]}" for xid in sorted(xids)]
-        findings.append(_finding(gpu.name, reasons, took_s, note=_note(gpu, first_errors.get(gpu.uuid, 0))))
+        findings.append(_finding(gpu.name, reasons, took_s, note=_note(gpu, first)))
     seen = {gpu.uuid for gpu in look.gpus}
     # CUDA's order ends at a lost GPU, so the ones after it are not looked at: they are not lost.
     gone = [name for name in look.lost if name not in {gpu.name for gpu in look.gpus}]
-    gone = gone or [name for uuid, name in known.names if uuid not in seen]
+    nameless = {gpu.name for gpu in look.gpus if not gpu.uuid}
+    gone = gone or [name for uuid, name in known.names if uuid not in seen and name not in nameless]
     findings += [
         _finding(name, ["the driver has lost it; reset it, or restart the node"], took_s)
         for name in dict.fromkeys(gone)
@@ -103,6 +105,8 @@ def _was_unhealthy(finding: HealthFinding | None) -> bool:
 def _learn(look: Look, known: Known) -> Known:
     names, errors, links = dict(known.names), dict(known.ecc_errors), dict(known.links)
     for gpu in look.gpus:
+        if not gpu.uuid:
+            continue  # It can't be recognised at a later look.
         names[gpu.uuid] = gpu.name
         if gpu.ecc_errors is not None:
             # A counter falls only if the driver was reloaded.

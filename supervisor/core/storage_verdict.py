@@ -1,7 +1,8 @@
 """Which storage does a job depend on, and what does the answer of each path mean for the node?
 
-A path that can't be used is unhealthy under every policy. If a path does not answer in time, the storage may be slow,
-or the server busy for all nodes: that evicts no node, unless the policy is strict.
+A path that can't be used is unhealthy under every policy. A mount that the job has not named, and that its user may not
+read, counts as healthy: it may be another user's. If a path does not answer in time, the storage may be slow, or the
+server busy for all nodes: that evicts no node, unless the policy is strict.
 """
 
 from __future__ import annotations
@@ -104,6 +105,8 @@ def _verdict(target: Target, answer: Answer, policy: HealthCheckPolicy) -> tuple
             return Health.UNHEALTHY, f"{what} says {_shown(text)}"
         case Answered():
             return Health.HEALTHY, ""
+        case Failed(errno.EACCES | errno.EPERM, words) if target.filesystem:
+            return Health.HEALTHY, f"{what} can't be read by this user: {words}"
         case Failed(_, words):
             return Health.UNHEALTHY, f"{what} can't be read: {words}"
         case Silent(since_s):

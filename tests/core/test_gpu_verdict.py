@@ -91,6 +91,16 @@ def test_a_gpu_that_is_not_there_any_more_is_unhealthy() -> None:
     assert [each.subject for each in findings(Look((WELL,), lost=("GPU 1",)))] == ["GPU 0", "GPU 1"]
 
 
+def test_a_gpu_whose_uuid_could_not_be_read_at_one_look_is_not_lost_at_another() -> None:
+    resetting = changed(uuid="", is_lost=True, ecc_errors=3, links=(True, False, True))
+    well = Look((WELL, OTHER))
+    for looks in ((resetting, well), (well, resetting, well), (well, changed(uuid="", ecc_errors=3))):
+        assert {each.health for each in findings(*looks)} == {Health.HEALTHY}
+    of_another = Look((msgspec.structs.replace(WELL, uuid=""), OTHER), xids=(("", 79),))
+    assert {each.health for each in findings(of_another)} == {Health.HEALTHY}
+    assert [each.health for each in findings(well, resetting)] == [Health.UNHEALTHY, Health.HEALTHY], "it is lost now"
+
+
 def test_gpus_after_a_lost_one_are_not_blamed() -> None:
     """CUDA's order ends at the first GPU that is not there, so the driver is not asked about the others."""
     words = [msgspec.structs.replace(WELL, uuid=f"GPU-{index}", name=f"GPU {index}") for index in range(4)]

@@ -25,6 +25,8 @@ PATH = Target(Kind.ANY, "/data", 5.0)
 MOUNT = Target(Kind.FOLDER, "/lustre", 15.0, "lustre")
 LUSTRE = Target(Kind.TEXT, "/sys/fs/lustre/health_check", 15.0)
 GONE = Failed(errno.ESTALE, "Stale file handle")
+PRIVATE = Failed(errno.EACCES, "Permission denied")
+SQUASHED = Failed(errno.EPERM, "Operation not permitted")
 
 MOUNTINFO = r"""
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -44,6 +46,10 @@ a line that means nothing
     [
         (PATH, Answered(), (), ""),
         (PATH, GONE, (DOCUMENTED, TOLERANT, STRICT), "/data can't be read: Stale file handle"),
+        (PATH, PRIVATE, (DOCUMENTED, TOLERANT, STRICT), "/data can't be read: Permission denied"),
+        (MOUNT, PRIVATE, (), "/lustre (lustre) can't be read by this user: Permission denied"),
+        (MOUNT, SQUASHED, (), "/lustre (lustre) can't be read by this user: Operation not permitted"),
+        (MOUNT, GONE, (DOCUMENTED, TOLERANT, STRICT), "/lustre (lustre) can't be read: Stale file handle"),
         (PATH, Silent(6.04), (STRICT,), "/data has not answered for 6.0 s"),
         (PATH, Unasked("it was killed"), (STRICT,), "/data can't be looked at: it was killed"),
         (MOUNT, Silent(15.0), (STRICT,), "/lustre (lustre) has not answered for 15.0 s"),

@@ -16,7 +16,8 @@ import pytest
 from tests.deploy import lab as labs
 
 ROOT = Path(__file__).parent.parent.parent
-UNITS = [ROOT / "deploy/holdfast.service", ROOT / "deploy/user/holdfast.service"]
+HEALTHD = ROOT / "deploy/nvhcd/holdfast-healthd.service"
+UNITS = [ROOT / "deploy/holdfast.service", ROOT / "deploy/user/holdfast.service", HEALTHD]
 PROGRAM = Path(sys.executable).with_name("holdfast")
 
 # Each line in one write: ranks share their output, and with PYTHONUNBUFFERED print() writes each piece of a line alone.
@@ -65,7 +66,17 @@ def test_at_shutdown_jobs_save_before_network_and_network_file_systems_go(name: 
 def test_systemd_starts_it_again_soon_and_without_end(unit: Path):
     """A job on several nodes continues only if the supervisor is back within 4 s, which include its start."""
     lines = unit.read_text().splitlines()
-    assert {"Restart=always", "RestartSec=100ms", "StartLimitIntervalSec=0"} <= set(lines)
+    soon = "RestartSec=1" if unit == HEALTHD else "RestartSec=100ms"
+    assert {"Restart=always", soon, "StartLimitIntervalSec=0"} <= set(lines)
+
+
+def test_containers_find_the_socket_of_the_health_service_in_a_folder_that_its_unit_makes_and_keeps():
+    """Without it, the service ends with 78 after a reboot, since /run is empty, and systemd does not restart it."""
+    (socket_path,) = re.findall(r"`socket_path: (\S+)`", (ROOT / "docs/node-health.md").read_text())
+    unit = HEALTHD.read_text()
+    (folder,) = re.findall(r"(?m)^RuntimeDirectory=(.*)$", unit)
+    assert Path(socket_path).parent == Path("/var/run", folder)
+    assert {"RuntimeDirectoryMode=0755", "RuntimeDirectoryPreserve=yes"} <= set(unit.splitlines())
 
 
 @pytest.fixture(scope="module")

@@ -39,8 +39,10 @@ ARGUMENTS_MAX, ARGUMENT_BYTES_MAX = 32, 4096
 METHOD = b"/nvhcd.HealthCheckService/RunHealthCheck"
 REQUEST_BYTES_MAX = 192 * 1024
 CALLS_OF_CONNECTION_MAX = 4
-OUTPUT_BYTES_MAX = 512 * 1024  # of each stream; the rest is dropped
+OUTPUT_BYTES_MAX = 448 * 1024  # of each stream, as text; the rest is dropped: our client takes 1 MiB in all
 LAST_OUTPUT_S = 0.5  # for data left in the pipes; a process that left the session may hold them open
+END_S = 1.0  # for a killed program: SIGKILL does not end one that waits for storage in the kernel (state D)
+UNENDING_MAX = 64  # programs that SIGKILL has not ended; with so many, no other is started
 PROBE_S = 1.0  # for a connection to another service
 
 _log = logging.getLogger("holdfast.healthd")
@@ -52,6 +54,8 @@ class HealthdService:
     def __init__(self, settings: HealthdSettings, gate: HealthdAdmission, tasks: TaskGroup) -> None:
         self._settings = settings
         self._gate = gate
+        self._tasks = tasks
+        self._unending: set[int] = set()  # pids of killed programs that have not ended
         self._runs = HealthdQueue(self._check, tasks)
 
     async def run(self, call: Call) -> None:
@@ -80,6 +84,8 @@ class HealthdService:
     async def _check(self, arguments: Sequence[str]) -> wire.HealthCheckResponse:
         script = self._settings.healthcheck_path
         begun_s = anyio.current_time()
+        if len(self._unending) >= UNENDING_MAX:
+            return _unable(f"{UNENDING_MAX} earlier programs have not ended after SIGKILL; check the node's storage")
         try:
             process = await anyio.open_process(
                 [script, *arguments], stdin=subprocess.DEVNULL, start_new_session=True, cwd="/"
@@ -99,22 +105,42 @@ class HealthdService:
                 _kill_session(process)  # Processes that it left running hold its pipes open.
                 reading.cancel_scope.deadline = anyio.current_time() + LAST_OUTPUT_S
         finally:
-            await _end(process)
-        text = errors.decode(errors="replace")
+            await self._end(process)
+        text = _text(errors)
         if limit.cancelled_caught:
             _log.error("%s was killed after %g s", script, self._settings.timeout_s)
+            stuck = "" if process.returncode is not None else ", nor after SIGKILL: it may wait for storage"
             return wire.HealthCheckResponse(
                 success=False,
                 exit_code=-1,
-                output=output.decode(errors="replace"),
-                error=f"{script} has not ended within {self._settings.timeout_s:g} s; {text}".rstrip("; \n"),
+                output=_text(output),
+                error=f"{script} has not ended within {self._settings.timeout_s:g} s{stuck}; {text}".rstrip("; \n"),
             )
         code = process.returncode or 0
         code = code if code >= 0 else 128 - code
         _log.info("%s ended with %d after %.1f s", script, code, anyio.current_time() - begun_s)
-        return wire.HealthCheckResponse(
-            success=code == 0, exit_code=code, output=output.decode(errors="replace"), error=text
-        )
+        return wire.HealthCheckResponse(success=code == 0, exit_code=code, output=_text(output), error=text)
+
+    async def _end(self, process: Process) -> None:
+        """Ends the program and all processes of its session. Leaves it to a task if SIGKILL does not end it."""
+        _kill_session(process)
+        with anyio.move_on_after(END_S, shield=True) as limit:
+            await _reap(process)
+        if limit.cancelled_caught:
+            _log.error("process %d has not ended after SIGKILL: it may wait for storage", process.pid)
+            self._unending.add(process.pid)
+            self._tasks.start_soon(self._reap_late, process)
+
+    async def _reap_late(self, process: Process) -> None:
+        try:
+            await _reap(process)
+        finally:
+            self._unending.discard(process.pid)
+
+
+def _text(said: bytearray) -> str:
+    """Returns a bounded part as text: a byte that is not UTF-8 becomes three."""
+    return said.decode(errors="replace").encode()[:OUTPUT_BYTES_MAX].decode(errors="ignore")
 
 
 def _unable(why: str) -> wire.HealthCheckResponse:
@@ -134,11 +160,10 @@ def _kill_session(process: Process) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-async def _end(process: Process) -> None:
-    """Ends the program and all processes of its session."""
-    _kill_session(process)
-    with anyio.CancelScope(shield=True):
-        await process.aclose()
+async def _reap(process: Process) -> None:
+    """Returns once the process has ended. May be cancelled: aclose would wait for the end regardless."""
+    await process.wait()
+    await process.aclose()
 
 
 @asynccontextmanager

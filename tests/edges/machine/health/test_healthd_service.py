@@ -9,11 +9,15 @@ import sys
 import time
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 
+from supervisor.config.healthd_file import HealthdSettings
 from supervisor.core.node_check_facts import Health, HealthCheckPolicy
 from supervisor.core.nvhcd_verdict import Answer, Reply, judge
+from supervisor.edges.machine.health import healthd_service
 from supervisor.edges.machine.health.nvhcd_client import NvhcdClient
 
 SCRIPT = """#!/bin/sh
@@ -24,6 +28,9 @@ ill) printf '{{"fail_count": 2, "failed_checks": ["gpu", "nic"]}}'; exit 1 ;;
 slow) sleep 60 & echo $! > {folder}/child; wait ;;
 leaving) printf '{{"fail_count": 0}}'; sleep 60 & echo $! > {folder}/child ;;
 loud) yes | head -c 3000000; yes >&2 | head -c 3000000 >&2 ;;
+garbled)
+    for stream in 1 2; do head -c 3000000 /dev/zero | tr '\\0' '\\377' >&$stream; done
+    exit 1 ;;
 killed) kill -9 $$ ;;
 esac
 """
@@ -97,6 +104,57 @@ async def test_a_flood_of_output_is_cut_and_the_service_goes_on(service: Service
     loud = await service.says("loud")
     assert judge(loud, HealthCheckPolicy.DOCUMENTED).health is Health.UNHEALTHY
     assert isinstance(await service.says("well"), Reply)
+
+
+async def test_a_flood_of_bytes_that_are_no_text_hides_no_failure(service: Service) -> None:
+    """As text, each such byte is three: our client would refuse the answer, and a tolerant job skip the check."""
+    ill = await service.says("garbled")
+    assert isinstance(ill, Reply)
+    assert (ill.success, ill.exit_code) == (False, 1)
+    assert set(ill.output) == set(ill.error.splitlines()[-1]) == {"\N{REPLACEMENT CHARACTER}"}
+    assert judge(ill, HealthCheckPolicy.TOLERANT).health is Health.UNHEALTHY
+
+
+class Stuck:
+    """A program that SIGKILL does not end, as if it waited in the kernel for storage."""
+
+    pid = 2**22 + 1  # more than Linux gives
+    returncode = stdout = stderr = None
+
+    def __init__(self) -> None:
+        self.ended = anyio.Event()
+
+    async def wait(self) -> None:
+        await self.ended.wait()
+
+    async def aclose(self) -> None:
+        with anyio.CancelScope(shield=True):
+            await self.ended.wait()
+
+
+async def test_a_program_that_not_even_sigkill_ends_is_a_failure_and_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, opened, open_process = Stuck(), list[object](), anyio.open_process
+
+    async def opens(*command: Any, **more: Any) -> Any:  # noqa: ANN401
+        opened.append(command)
+        return stuck if len(opened) == 1 else await open_process(*command, **more)
+
+    monkeypatch.setattr(anyio, "open_process", opens)
+    settings = HealthdSettings("/bin/true", str(tmp_path / "nvhcd.sock"), timeout_s=0.5)
+    client = NvhcdClient(settings.socket_path, deadline_s=10.0)
+    async with healthd_service.serving(settings):
+        try:
+            why = "/bin/true has not ended within 0.5 s, nor after SIGKILL: it may wait for storage"
+            assert await client.ask() == Reply(False, "", -1, why)
+            assert await client.ask() == Reply(True, "")
+            monkeypatch.setattr(healthd_service, "UNENDING_MAX", 1)
+            why = "1 earlier programs have not ended after SIGKILL; check the node's storage"
+            assert await client.ask() == Reply(False, "", -1, why)
+        finally:
+            stuck.ended.set()
+        assert await client.ask() == Reply(True, "")
 
 
 async def test_it_ends_at_sigterm_serves_one_and_takes_over_a_dead_ones_socket(service: Service) -> None:
