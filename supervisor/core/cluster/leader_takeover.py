@@ -23,7 +23,17 @@ from supervisor.core.cluster import (
     replacement_fence,
     restart_policy,
 )
-from supervisor.core.cluster.cluster_messages import Action, Event, LeadershipTaken, NodeStands, Send
+from supervisor.core.cluster.cluster_messages import (
+    Action,
+    Event,
+    LeadershipTaken,
+    LeaveAsked,
+    NodeCordoned,
+    NodeExcluded,
+    NodeStands,
+    Send,
+    StopAsked,
+)
 from supervisor.core.cluster.coordinator_states import (
     Ended,
     Gathering,
@@ -53,8 +63,8 @@ ENDS_AS_BEFORE = (
 )
 
 _OfNode = (
-    cluster_messages.NodeJoined | cluster_messages.NodeFailed | cluster_messages.NodeDown
-    | cluster_messages.NodeSucceeded | cluster_messages.NodeStopped | cluster_messages.VerdictTaken
+    cluster_messages.NodeJoined | cluster_messages.NodeFailed | cluster_messages.NodeDown | NodeExcluded | NodeCordoned
+    | cluster_messages.NodeSucceeded | cluster_messages.NodeStopped | cluster_messages.VerdictTaken | LeaveAsked
     | cluster_messages.NodeSilent | cluster_messages.NodeHeard
 )  # fmt: skip
 Resolved = tuple[State, tuple[Action, ...], tuple[Event, ...]]  # the events are then handled as if they came now
@@ -186,9 +196,9 @@ def _begin_again(state: State, stands: NodeStands, now_s: float) -> Resolved:
         rules = msgspec.structs.replace(state.rules, facts=each.facts)
         phase.stands[node] = NodeStands(node, rules, each.state, each.cycle, restarts_used=state.policy.used)
         phase.left_at_s[node] = now_s
-        kept += (cluster_messages.NodeExcluded(node, each.excluded),) if each.excluded else ()
-        kept += (cluster_messages.NodeCordoned(node, each.cordoned),) if each.cordoned else ()
-        kept += (cluster_messages.LeaveAsked(node, each.leaves, with_ranks=True),) if each.leaves else ()
+        kept += (NodeExcluded(node, each.excluded),) if each.excluded else ()
+        kept += (NodeCordoned(node, each.cordoned),) if each.cordoned else ()
+        kept += (LeaveAsked(node, each.leaves, with_ranks=True),) if each.leaves else ()
         kept += (cluster_messages.NodeSilent(node),) if each.is_silent else ()
     kept += state.leaves_asked
     text = f"node {stands.node} knows cycle {stands.cycle}, of which the ledger says nothing; the nodes know better"
@@ -217,7 +227,7 @@ def take(state: State, phase: TakingOver, event: Event, now_s: float) -> Resolve
         case NodeStands() if _missed_the_end(state, event):
             return state, _told_of_the_end(state, event), ()
         case NodeStands(node):
-            _forget(phase, node)
+            _forget(phase, node, is_lost=False)
             phase.stands[node] = event
             phase.left_at_s[node] = now_s - event.left_ago_s
             phase.heard_at_s[node] = now_s - event.heard_ago_s
@@ -226,7 +236,7 @@ def take(state: State, phase: TakingOver, event: Event, now_s: float) -> Resolve
             phase.left_at_s[node] = now_s
         case cluster_messages.NodeLost(node):  # As if it had never come; it may come again.
             phase.stands.pop(node, None)
-            _forget(phase, node)
+            _forget(phase, node, is_lost=True)
             return state, (), ()
         case cluster_messages.DeadlineReached():
             pass
@@ -242,10 +252,12 @@ def take(state: State, phase: TakingOver, event: Event, now_s: float) -> Resolve
     return *_wait(state, phase, now_s), ()
 
 
-def _forget(phase: TakingOver, node: str) -> None:
-    """Drops the node's waiting reports, which its next NodeStands includes."""
-    if phase.later:
-        phase.later[:] = [each for each in phase.later if not isinstance(each, _OfNode) or each.node != node]
+def _forget(phase: TakingOver, node: str, *, is_lost: bool) -> None:
+    """Drops the node's waiting reports, which its next NodeStands includes. A stop that a lost node asked for stays."""
+    phase.later[:] = [
+        each for each in phase.later
+        if not isinstance(each, _OfNode) or each.node != node or (is_lost and _asks_for_stop(each))
+    ]  # fmt: skip
 
 
 def next_deadline_s(state: State, phase: TakingOver) -> float | None:
@@ -361,9 +373,8 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
     if outcome is not None:
         state = with_parts(state, names or tuple(parts[rank].node for rank in sorted(parts)))
         state, actions = job_termination.wind_down(state, outcome, now_s, may_be_stop=ledger.may_be_stop)
-        told = (
-            () if any(each.met_term for each in stands.values()) else (said(state, "leader_changed", ENDS_AS_BEFORE),)
-        )
+        is_of_this_run = any(each.met_term for each in stands.values())
+        told = () if is_of_this_run else (said(state, "leader_changed", ENDS_AS_BEFORE),)
         return state, (*told, *actions), later
     if ledger.opened > cycle or cycle < 0 or inherited_cycle.never_began(stands, inherited, missing):
         return *_gather(state, stands, now_s, closes=not leaves), later
@@ -380,8 +391,7 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
 
 
 def _asks_for_stop(event: Event) -> bool:
-    is_leave_or_stop = isinstance(event, cluster_messages.LeaveAsked) and event.or_stop
-    return is_leave_or_stop or isinstance(event, cluster_messages.StopAsked)
+    return isinstance(event, StopAsked) or (isinstance(event, LeaveAsked) and event.or_stop)
 
 
 def _outcome(ledger: Ledger, inherited: InheritedCycle, term: int) -> Verdict | Stop | None:

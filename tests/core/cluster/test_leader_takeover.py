@@ -12,9 +12,11 @@ from supervisor.core.cluster import status_view as rosters
 from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     JobOpened,
+    LeaveAsked,
     MemberState,
     NodeCordoned,
     NodeDown,
+    NodeExcluded,
     NodeFailed,
     NodeJoined,
     NodeLost,
@@ -149,11 +151,28 @@ def test_a_fault_that_is_told_before_the_node_says_how_it_stands_is_the_same_one
     play = new_leader()
     play >> stands("b", 1)
     play >> NodeFailed("a", 4, "node a ends its workers", training_iteration=100)
-    play >> NodeCordoned("a", "a person said so")
     play >> NodeJoined("a", 4) << ()
     play >> stands("a", 0, MemberState.JOINED, reason="node a ends its workers")
     assert recorded(play) == [Ledger(cycle=4, opened=5, restarts_used=2)]
-    assert play.state.members["a"].cordoned, "that was no report of the node's"
+
+
+def test_what_an_earlier_process_of_a_node_has_asked_for_does_not_hold_for_the_next_one():
+    play = new_leader()
+    play >> stands("b", 1, cordoned="a bad fan", excluded="its disk is broken")
+    play >> NodeCordoned("b", "a bad fan") >> NodeExcluded("b", "its disk is broken")
+    play >> LeaveAsked("b", "holdfast drain by kim", with_ranks=True) >> NodeLost("b", "node b is lost")
+    play >> stands("b", 1) >> stands("a", 0)
+    assert isinstance(play.state.phase, Running)
+    member = play.state.members["b"]
+    assert (member.cordoned, member.excluded, member.leaves) == ("", "", "")
+
+
+def test_a_stop_that_a_lost_node_has_asked_for_stays():
+    play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"))
+    play >> stands("b", 1) >> LeaveAsked("b", "SIGTERM", 15, or_stop=True) >> NodeLost("b", "node b is lost")
+    play >> stands("a", 0, MemberState.JOINED, reason="rank 0 was killed by SIGTERM")
+    play.at(fence_times.LEFT_S) >> DeadlineReached()
+    assert {each.order.signal for each in play.of(Send) if isinstance(each.order, WindDown)} == {15}
 
 
 def test_all_nodes_of_the_cycle_are_gone():
