@@ -187,6 +187,7 @@ class MonitorThread:
             return self._changed.wait_for(lambda: self._reached >= iteration, timeout_s)
 
 
+_REFUSED = "the call is over for this rank"
 _current: MonitorThread | None = None  # that of the call running in this process
 _NOT_INSIDE = (
     "cannot abort the main thread: it is not inside a function that a Wrapper has called; "
@@ -215,5 +216,9 @@ def _run_logged(what: str, state: FrozenState, run: Callable[[], object]) -> Non
 
 
 def message(faults: tuple[FaultRecord, ...]) -> str:
-    """Returns a text like "Interruption.EXCEPTION affecting ranks {1}"."""
-    return describe(InterruptionRecord(fault.rank, Interruption[fault.interruption]) for fault in faults)
+    """Returns a text like "Interruption.EXCEPTION affecting ranks {1}"; without faults, the call was refused."""
+    return (
+        _REFUSED
+        if not faults
+        else describe(InterruptionRecord(fault.rank, Interruption[fault.interruption]) for fault in faults)
+    )

@@ -294,9 +294,8 @@ def _rest_or_decide(state: State, now_s: float) -> Orders | None:
         return _hold_or_decide(state, None, now_s)
     first = next(iter(next(iter(state.now.faults.values())).values()))
     ran_s = state.interrupted_at_s - state.began_at_s
-    state.fruitless = retry_backoff.after(
-        state.fruitless, frozenset(state.now.faults), first, state.settings, ran_s=ran_s
-    )
+    members = retry_backoff.blamed(state.now.faults)
+    state.fruitless = retry_backoff.after(state.fruitless, members, first, state.settings, ran_s=ran_s)
     progress_s = retry_backoff.progress_s(first, state.settings)
     if state.fruitless.is_hopeless:
         why = hopeless_sentence(state.call, state.fruitless, progress_s, state.now.faults)

@@ -274,7 +274,11 @@ class _Step:
         self._actions.append(WatchRank(local_rank, word.settings))
 
     def _hear_leave(self, local_rank: int, rank: Rank, word: CallLeave) -> None:
-        if rank.call != word.call or rank.place not in (Place.IN, Place.ENTERING):
+        if rank.call != word.call:
+            return
+        if rank.place in (Place.LEFT, Place.OUT):  # Refused while it was in the function, and watched since.
+            self._actions.append(UnwatchRank(local_rank))
+        if rank.place not in (Place.IN, Place.ENTERING):
             return
         # A rank that leaves before the call begins was never in it, unless it replaces a lost rank.
         was_part = word.why is not Leaving.DONE and (rank.place is Place.IN or rank.excuse is not Excuse.NONE)
@@ -362,10 +366,10 @@ class _Step:
             case CallRefused():
                 if rank.place in (Place.IN, Place.ENTERING):
                     # The others may continue without a refused member; a rank that never was one fails by itself.
+                    # One in the function has to come back from it: it is watched until it leaves.
                     is_out = rank.place is Place.IN or rank.excuse is not Excuse.NONE
                     self._forget(local_rank)
                     self.change(local_rank, place=Place.LEFT if is_out else Place.OUT)
-                    self._actions.append(UnwatchRank(local_rank))
             case _:
                 return
 
@@ -385,7 +389,6 @@ class _Step:
                 place = Place.ENDED if rank.place is Place.ENDED else Place.OUT
                 kept = Excuse.STANDS if rank.excuse is Excuse.STANDS else Excuse.NONE
                 self.change(local_rank, place=place, excuse=kept, stands_in=False, away_until_s=None)
-                self._actions.append(UnwatchRank(local_rank))
         for local_rank, rank in enumerate(self._ranks):
             if stands and rank.excuse is Excuse.OPEN:
                 self.change(local_rank, excuse=Excuse.STANDS)

@@ -5,6 +5,8 @@ docs/decisions/0018 has the rule and its figures. A fault after progress never c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from supervisor.core.wrapped_calls.call_messages import CallSettings, FaultRecord, Interruption
@@ -14,6 +16,7 @@ AT_ONCE_MAX = 10  # iterations in a row without progress after which the next on
 PAUSE_MIN_S = 0.1  # doubles with each further one
 PAUSE_MAX_S = 30.0
 IN_A_ROW_MAX = 30
+_LOST = frozenset({Interruption.TERMINATED, Interruption.UNRESPONSIVE})
 _SILENCES = (Interruption.SOFT_TIMEOUT, Interruption.HARD_TIMEOUT)
 
 
@@ -37,6 +40,12 @@ def after(
         return FailedInARow(0, members)
     again = members & before.members
     return FailedInARow(before.in_a_row + 1, members, min(again)) if again else FailedInARow(1, members, min(members))
+
+
+def blamed(faults: Mapping[int, Mapping[Interruption, FaultRecord]]) -> frozenset[int]:
+    """Returns the members whose processes have ended, if any: then collectives with them made the others raise."""
+    lost = frozenset(member for member, told in faults.items() if not _LOST.isdisjoint(told))
+    return lost or frozenset(faults)
 
 
 def progress_s(record: FaultRecord, settings: CallSettings) -> float:

@@ -306,6 +306,14 @@ def test_a_new_process_that_is_refused_stays_excused() -> None:
     assert excuses(play)[1] is Excuse.OPEN
 
 
+def test_a_rank_that_is_refused_in_the_function_is_watched_until_it_has_left_or_ended() -> None:
+    play = begun(2) >> TellMembers(0, (0, 1), CallRefused(1, "cannot go on")) >> SettleCall(0, 1, False, "cannot go on")
+    play.lacks(UnwatchRank)
+    play >> said(0, CallLeave(1, 0, Leaving.FAULT, "cannot go on")) << UnwatchRank(0)
+    play >> RankEnded(1, "was killed by SIGKILL", True)
+    play.has(UnwatchRank(1))
+
+
 def test_nothing_is_news_once_the_workers_are_being_ended() -> None:
     play = begun(2) >> WorkersEnding() << ()
     play >> RankEnded(0, "was killed by SIGTERM", True) << ()

@@ -32,6 +32,16 @@ def test_iterations_that_come_to_nothing_are_counted_while_the_same_rank_fails()
     assert after(record, 1, 2, 3) == FailedInARow(3, frozenset({1, 2, 3}), 2)
 
 
+def test_where_processes_have_ended_the_others_are_not_blamed_for_what_that_made_them_raise():
+    def told(*interruptions: Interruption) -> dict[Interruption, FaultRecord]:
+        return {each: FaultRecord(0, each, "") for each in interruptions}
+
+    raised = told(Interruption.EXCEPTION)
+    assert retry_backoff.blamed({1: raised, 2: raised}) == {1, 2}
+    for lost in (Interruption.TERMINATED, Interruption.UNRESPONSIVE):
+        assert retry_backoff.blamed({1: raised, 2: told(Interruption.EXCEPTION, lost), 3: raised}) == {2}
+
+
 def test_progress_makes_up_for_all_that_was_before():
     assert after(repeated(20), 1, ran_s=PROGRESS_S).in_a_row == 0
     assert after(repeated(20), 1, ran_s=PROGRESS_S - 0.1).in_a_row == 21

@@ -32,6 +32,11 @@ class Coordinator(FakeSupervisor):
     holds_entry: bool = False
     faults_awaited: int = 1  # the last call lasts until there are this many
 
+    def refuse(self, reason: str) -> None:
+        """Refuses all ranks, wherever they are."""
+        with self._changed:
+            self._tell(wire.SupervisorFrame(call_refused=wire.CallRefused(call=self.call, reason=reason)))
+
     def _serve(self, connection: Connection) -> None:
         super()._serve(connection)
         with self._changed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import sys
@@ -9,6 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from holdfast_wire import page_layout
 
 from tests.worker_client.inprocess.scenario import (
     FOR_EVER_S,
@@ -21,7 +24,10 @@ from tests.worker_client.inprocess.scenario import (
     scenario,
 )
 from worker_client import inprocess
-from worker_client.inprocess import CallWrapper, FrozenState
+from worker_client.inprocess import CallWrapper, FrozenState, State
+from worker_client.inprocess.coordinating.coordination import Coordination
+from worker_client.inprocess.monitor_thread import RankShouldRestart
+from worker_client.inprocess.watching import main_thread_watch
 
 
 def _one_fault(call: CallWrapper, stay: Callable[[], None], after_s: float = 0.2) -> None:
@@ -32,6 +38,11 @@ def _one_fault(call: CallWrapper, stay: Callable[[], None], after_s: float = 0.2
             note("raise")
             raise ValueError("by intention")
         stay()
+
+
+def _be_busy() -> None:
+    """Lets the exception come in a task, and not in the event loop."""
+    time.sleep(0.001)
 
 
 def _train(wrapper: inprocess.Wrapper, stay: Callable[[], None]) -> None:
@@ -178,6 +189,80 @@ def collateral() -> None:
         raise RuntimeError("connection closed by abort")
 
     _train(noting(abort=NotedAbort("abort", lambda state: ended.set())), stay)
+
+
+@scenario
+def refused_in_the_function() -> None:
+    @noting(abort=NotedAbort("abort"))
+    def train() -> None:
+        note("fn")
+        time.sleep(FOR_EVER_S)
+
+    try:
+        train()
+    except inprocess.exception.InternalError as error:
+        note("refused", message=str(error))
+
+
+@scenario
+def in_a_task_group() -> None:
+    """The exception comes in a task of rank 0, beside one that fails as it is cancelled."""
+
+    async def work() -> None:
+        while True:
+            _be_busy()
+            await asyncio.sleep(0)
+
+    async def fails_too() -> None:
+        try:
+            await asyncio.sleep(FOR_EVER_S)
+        finally:
+            raise ValueError("cancelled")
+
+    async def both() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(work())
+            tasks.create_task(fails_too())
+
+    _train(noting(), lambda: asyncio.run(both()))
+
+
+@scenario
+def ends_in_a_task_group() -> None:
+    """Rank 0's function is to end its process, in a group with the exception."""
+
+    async def work() -> None:
+        try:
+            while True:
+                _be_busy()
+                await asyncio.sleep(0)
+        except RankShouldRestart as error:
+            raise BaseExceptionGroup("both", [error, GeneratorExit()]) from None
+
+    try:
+        _train(noting(), lambda: asyncio.run(work()))
+    except BaseExceptionGroup:
+        note("left")
+
+
+@scenario
+def interrupted_as_it_begins() -> None:
+    """A restart of iteration 1 is known before the function is called: what is expected of the main thread there?"""
+    begin = Coordination.begin
+
+    def begin_and_be_interrupted(self: Coordination, state: State) -> None:
+        begin(self, state)
+        for watch in main_thread_watch._live:  # pyright: ignore[reportPrivateUsage]
+            watch.unwind()
+
+    Coordination.begin = begin_and_be_interrupted
+
+    @noting()
+    def train() -> None:
+        (watch,) = main_thread_watch._live  # pyright: ignore[reportPrivateUsage]
+        note("fn", is_unwinding=watch.words[page_layout.WORD_WATCH] == page_layout.WATCH_UNWINDING)
+
+    train()
 
 
 @scenario

@@ -21,15 +21,21 @@ class CallStores:
     """The stores of one call, from construction to `forget()`. Belongs to the main thread."""
 
     def __init__(
-        self, parameters: WrapperParameters, call: int, as_launched: Callable[[], AbstractContextManager[None]]
+        self,
+        parameters: WrapperParameters,
+        call: int,
+        as_launched: Callable[[], AbstractContextManager[None]],
+        *,
+        start: str = "",
     ) -> None:
         """`as_launched()` restores the launcher's environment, since an iteration's has other ranks and another
-        MASTER_PORT.
+        MASTER_PORT. `start`: see Connection.
         """
         self._parameters = parameters
         self._call = call
         self._as_launched = as_launched
         self._base: KeyStore | None = None
+        self._start = start
         self._of_iteration: tuple[int, PrefixStore] | None = None
         self._is_over = False
 
@@ -43,10 +49,14 @@ class CallStores:
         return self._base
 
     def of_iteration(self, iteration: int) -> PrefixStore:
-        """Returns a part of the base store that contains nothing of earlier iterations or calls."""
+        """Returns a part of the base store that contains nothing of earlier iterations, calls or starts of the job.
+
+        The server of a store may outlive the ranks: torchrun's does, and so does a file.
+        """
         base = self.base()
         if self._of_iteration is None or self._of_iteration[0] != iteration:
-            name = iteration if self._call == 1 else f"{iteration}_of_call_{self._call}"
+            name = f"{iteration}" if self._call == 1 else f"{iteration}_of_call_{self._call}"
+            name += f"_of_start_{self._start}" if self._start else ""
             self._of_iteration = iteration, PrefixStore(name, base)
         return self._of_iteration[1]
 

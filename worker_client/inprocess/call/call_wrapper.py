@@ -31,7 +31,11 @@ from worker_client.inprocess.compose import fresh
 from worker_client.inprocess.coordinating.connection import Connection, Receiver
 from worker_client.inprocess.coordinating.coordination import Coordination, Plan, Superseded
 from worker_client.inprocess.exception import InternalError, RestartAbort
-from worker_client.inprocess.interrupting.main_thread_interrupter import MainThreadInterrupter, RankShouldRestart
+from worker_client.inprocess.interrupting.main_thread_interrupter import (
+    MainThreadInterrupter,
+    RankShouldRestart,
+    is_restart,
+)
 from worker_client.inprocess.monitor_thread import AtomicLock, MonitorThread
 from worker_client.inprocess.progress_watchdog import ProgressWatchdog
 from worker_client.inprocess.rank_assignment import RankDiscarded
@@ -92,7 +96,7 @@ class CallWrapper:
         taken.note("connection to the supervisor", self._close_connection)
         self._call = call_number.begin()
         taken.note("the process's one call", call_number.end)
-        self._stores = CallStores(wrapper, self._call, self._variables.as_launched)
+        self._stores = CallStores(wrapper, self._call, self._variables.as_launched, start=self._connection.start)
         taken.note("stores of the function", self._stores.forget)
         self._watch = MainThreadWatch(self._connection.watch_changed)
         self.progress_watchdog = ProgressWatchdog(
@@ -206,7 +210,6 @@ class CallWrapper:
 
     def _iterate(self, fn: Callable[..., _T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[bool, _T | None]:
         """Runs one iteration up to its commit: True and what `fn` returned. False: the iteration restarts."""
-        self._watch.on()
         cause: Exception | None = None
         try:
             result = self._interrupter.run(self._run, fn, args, kwargs)
@@ -220,6 +223,10 @@ class CallWrapper:
             if os.getpid() != self._pid:
                 raise
             cause = error
+        except BaseExceptionGroup as group:  # of a task group, as asyncio has them
+            if os.getpid() != self._pid or not is_restart(group):
+                raise
+            forget(group)
         self._unwind(cause)
         return False, None
 
@@ -266,6 +273,8 @@ class CallWrapper:
                 f"cannot restart after iteration {iteration}: the supervisor has not answered within {timeout}; "
                 "see its log, or give a longer barrier_timeout"
             )
+        if self._coordination.has_lost_peers():
+            raised = None  # A collective with a rank that has died raised this.
         self._watch.unwind()  # The monitor thread may not get that far: another thread can stay in an atomic block.
         self._monitor_thread.wait_aborted(iteration)
         self._watch.on()
@@ -288,6 +297,7 @@ class CallWrapper:
             try:
                 self._ranks.assign(plan)
                 self._enter_iteration()
+                self._watch.on()  # Before a restart of the iteration can come: it would take back that one's unwinding.
                 self._coordination.begin(self.state)
                 return
             except Superseded as newer:

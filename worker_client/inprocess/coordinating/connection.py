@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping
 from time import monotonic_ns
 from typing import Any
 
-from worker_client import workload_monitoring
+from holdfast_wire.private_supervisor import CYCLE_VARIABLE
+
+from worker_client import job_nodes, workload_monitoring
 from worker_client.call_frames import CallEvent
 from worker_client.endpoint import Endpoint, NoEndpoint, from_environment
 from worker_client.inprocess.coordinating.coordination import Coordination
 from worker_client.inprocess.exception import InternalError
-from worker_client.inprocess.private_supervisor.job_folder import job_folder
+from worker_client.inprocess.private_supervisor.job_folder import ATTEMPT_VARIABLE, job_folder, job_key
 from worker_client.inprocess.private_supervisor.private_successor import PrivateSuccessor
 from worker_client.inprocess.private_supervisor.supervisor_lookup import find_or_start
 from worker_client.inprocess.watching.main_thread_watch import MainThreadWatch
@@ -37,6 +39,7 @@ class Connection:
         self._soft_timeout_s = soft_timeout_s
         self._began_ns = monotonic_ns()
         self.endpoint = find_or_start(environment, open_store)
+        self.start = _start(environment)  # a name of this start of the job, which all its ranks share; "": the first
         self.successor: PrivateSuccessor | None = None
         if isinstance(from_environment(environment), NoEndpoint):
             self.successor = PrivateSuccessor(job_folder(environment), environment)
@@ -58,6 +61,16 @@ class Connection:
         if self.successor is not None:
             self.successor.close()
         self.monitoring.release()
+
+
+def _start(environment: Mapping[str, str]) -> str:
+    if environment.get(CYCLE_VARIABLE):
+        number = environment[CYCLE_VARIABLE]
+    elif job_nodes.has_other_nodes(environment):  # Each of torchrun's agents counts for itself.
+        number = job_key(environment)
+    else:
+        number = environment.get(ATTEMPT_VARIABLE, "")
+    return "" if number == "0" else number
 
 
 class Receiver:

@@ -27,6 +27,7 @@ from worker_client.call_frames import (
     RankFault,
     Restart,
 )
+from worker_client.inprocess.attribution import Interruption
 from worker_client.inprocess.coordinating import rank_call_state
 from worker_client.inprocess.coordinating.rank_call_state import Answer, CallPhase, Link, Move, Outcome, WaitOverdue
 from worker_client.inprocess.exception import InternalError, RestartAbort, RestartError
@@ -35,6 +36,7 @@ from worker_client.inprocess.store import BarrierTimeout
 
 Plan = Entered | BeginIteration
 
+_LOST = {Interruption.TERMINATED.name, Interruption.UNRESPONSIVE.name}
 _ANSWER_S = 1.0  # for the supervisor to say which ranks are missing
 _FIND_THEM = "see holdfast stacks, or give a longer timeout"
 
@@ -134,7 +136,7 @@ class Coordination:
             return True
 
     def is_interrupted(self) -> bool:
-        """Returns whether the restart is ordered, or will be without any report from this rank."""
+        """Returns whether a restart is ordered, or will be without any report from this rank, or the call refused."""
         with self._changed:
             return self._own.is_interrupted
 
@@ -143,6 +145,12 @@ class Coordination:
         with self._changed:
             self._step(Move.FUNCTION_LEFT)
             return self._wait(lambda: self._own.is_restart_ordered, timeout)
+
+    def has_lost_peers(self) -> bool:
+        """Returns whether the process of another rank has ended or is out of reach, as the restart's order says."""
+        with self._changed:
+            lost = {fault.rank for fault in self._own.now.ordered if fault.interruption in _LOST}
+            return bool(lost - {self._own.rank})
 
     def wait_for_completion(self) -> bool:
         """Blocks an inactive rank until an active one has returned (True) or the restart is ordered (False)."""
@@ -208,7 +216,10 @@ class Coordination:
     # --- called by the monitor thread ---
 
     def next_restart(self, last: int) -> Restart | None:
-        """Blocks until a restart of this rank's iteration, later than `last`, is ordered; None: no more restarts."""
+        """Blocks until a restart of this rank's iteration, later than `last`, is ordered; None: no more restarts.
+
+        A refusal of a rank that is in the function counts as an order without faults.
+        """
 
         def is_over() -> bool:
             return self._is_closed or self._own.phase is CallPhase.LEFT

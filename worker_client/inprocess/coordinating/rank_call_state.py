@@ -159,8 +159,8 @@ class State(NamedTuple):
 
     @property
     def is_interrupted(self) -> bool:
-        """Returns whether the restart is ordered, or will be without any report from this rank."""
-        return self.now.is_announced or self.is_restart_ordered
+        """Returns whether a restart is ordered, or will be without any report from this rank, or the call refused."""
+        return self.now.is_announced or self.is_restart_ordered or isinstance(self.admission, CallRefused)
 
     @property
     def is_restart_ordered(self) -> bool:
@@ -175,8 +175,14 @@ class State(NamedTuple):
         return not is_through and self.now.outcome is not Outcome.COMMITTED
 
     def restart_after(self, last: int) -> Restart | None:
-        """Returns the order for the current iteration if there is one and the iteration is later than `last`."""
-        if self.begun is None or self.iteration <= last or not self.is_restart_ordered:
+        """Returns the order for the current iteration if there is one and the iteration is later than `last`.
+
+        A rank in the function hears of a refusal by an order without faults; elsewhere, its waits end.
+        """
+        if self.begun is None or self.iteration <= last:
+            return None
+        is_refused = self.phase is CallPhase.RUNNING and isinstance(self.admission, CallRefused)
+        if not self.is_restart_ordered and not is_refused:
             return None
         return Restart(self.entry.call, self.iteration, self.now.ordered)
 

@@ -35,6 +35,22 @@ class RankShouldRestart(BaseException):
     """Raised in the main thread, inside the wrapped function, to begin the restart. Do not swallow it."""
 
 
+def is_restart(group: BaseExceptionGroup[BaseException]) -> bool:
+    """Returns whether the group has RankShouldRestart, and otherwise only what a function may raise to be repeated."""
+    left, found = list(group.exceptions), False
+    while left:
+        match left.pop():
+            case BaseExceptionGroup() as inner:
+                left += inner.exceptions
+            case RankShouldRestart():
+                found = True
+            case Exception():
+                pass
+            case _:
+                return False
+    return found
+
+
 class MainThreadInterrupter:
     """Owns one real-time signal from construction to `remove()`. Only `request` and `interrupt_system_call` may be
     called off the main thread.

@@ -77,6 +77,15 @@ def test_the_factory_is_called_once_as_launched_with_its_arguments():
         stores.base()
 
 
+def test_a_later_start_of_the_job_does_not_see_what_an_earlier_one_has_left(tmp_path: Path):
+    """In a file, as in the store that torchrun serves."""
+    environment = {"STORE_FILE": str(tmp_path / "store")}
+    for cycle in ("0", "1"):
+        job = ran(tmp_path, "file_store", 2, environment=environment | {"HOLDFAST_CYCLE": cycle}, module=SCENARIOS)
+        for rank in (0, 1):
+            assert [line["in_part"] for line in job.all(rank, "fn")] == [False, False]
+
+
 def test_a_later_call_does_not_see_what_an_earlier_one_has_left(tmp_path: Path):
     job = ran(tmp_path, "two_calls", 1, environment={"STORE_FILE": str(tmp_path / "store")}, module=SCENARIOS)
     first, second = job.all(0, "fn")

@@ -145,6 +145,35 @@ def test_what_the_abort_makes_a_function_raise_is_not_its_fault(tmp_path: Path):
     assert job.one(1, "finalize")["failed"] == "ValueError"
 
 
+def test_a_rank_that_is_refused_in_the_function_comes_out_of_it(tmp_path: Path):
+    """Nobody waits for it any more: it would train on alone, or hang in a collective."""
+    with started(tmp_path, "refused_in_the_function", 1) as job:
+        while job.read_line(0)["what"] != "fn":
+            pass
+        job.coordinator.refuse("cannot go on: by intention")
+        assert job.wait() == [0]
+    assert "by intention" in job.one(0, "refused")["message"]
+    assert len(job.all(0, "abort")) == 1
+
+
+def test_a_task_group_does_not_hide_the_restart(tmp_path: Path):
+    job = ran(tmp_path, "in_a_task_group", 2)
+    assert [decision.world_size for decision in job.coordinator.decisions] == [2]
+    assert [line["iteration"] for line in job.all(0, "fn")] == [0, 1]
+    assert job.one(0, "finalize")["failed"] is None
+
+
+def test_what_ends_the_process_does_so_beside_a_restart(tmp_path: Path):
+    job = ran(tmp_path, "ends_in_a_task_group", 2)
+    assert job.told(0)[-1] == "left"
+    assert last_iteration(job, 1) == 1
+
+
+def test_a_restart_that_comes_as_an_iteration_begins_is_expected_to_end_in_time(tmp_path: Path):
+    job = ran(tmp_path, "interrupted_as_it_begins", 1)
+    assert job.one(0, "fn")["is_unwinding"] is True
+
+
 def test_nothing_of_a_failed_iteration_is_alive_in_the_next(tmp_path: Path):
     job = ran(tmp_path, "leaves_nothing_behind", 2)
     for rank in range(2):

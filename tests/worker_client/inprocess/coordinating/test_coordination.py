@@ -406,6 +406,31 @@ def test_a_refusal_is_raised_wherever_the_rank_waits(rank: Rank, given_up: bool,
         rank.coordination.arrive(SOON)
 
 
+@pytest.mark.parametrize(
+    ("rank_lost", "interruption", "expected"),
+    [(0, "TERMINATED", True), (2, "UNRESPONSIVE", True), (1, "TERMINATED", False), (0, "EXCEPTION", False)],
+)
+def test_who_has_lost_a_peer_knows_it_from_the_order(rank: Rank, rank_lost: int, interruption: str, expected: bool):
+    rank.enter()
+    assert rank.coordination.fail("EXCEPTION", "connection closed by peer")
+    rank.coordination.heard(Restart(CALL, 0, (*FAULTS, FaultRecord(rank_lost, interruption, ""))))
+    assert rank.coordination.has_lost_peers() is expected
+
+
+def test_a_refusal_ends_the_function_but_not_a_wait_by_the_monitor_thread(rank: Rank):
+    rank.enter()
+    waiting = rank.main.submit(rank.coordination.next_restart, -1)
+    rank.coordination.heard(CallRefused(CALL, "cannot go on: by intention"))
+    assert waiting.result() == Restart(CALL, 0, ())
+    assert rank.coordination.is_interrupted()
+    waiting = rank.main.submit(rank.coordination.next_restart, 0)
+    with pytest.raises(InternalError):
+        rank.coordination.wait_for_order(SOON)
+    assert not waiting.done()
+    rank.coordination.close()
+    assert waiting.result() is None
+
+
 def test_closing_ends_the_wait_of_the_monitor_thread(rank: Rank):
     waiting = rank.main.submit(rank.coordination.next_restart, -1)
     rank.coordination.close()
