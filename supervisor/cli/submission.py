@@ -2,6 +2,9 @@
 
 The supervisor's spawner keeps a job from some 10 ms after its submission on. If the supervisor is lost before that,
 nothing of the job has run, and the next one does not know it: the job is submitted to that one.
+
+A supervisor that does not answer in time may have the job all the same. It is asked until that is known: else a
+scheduler would start the job elsewhere, and two runs would write the same checkpoints.
 """
 
 from __future__ import annotations
@@ -11,12 +14,13 @@ from collections.abc import Callable, Mapping
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.edges.machine.clock import Clock
-from supervisor.edges.operators.control_client import ControlClient
-from supervisor.errors import AlreadyExistsError, HoldfastError, NoSupervisorError
+from supervisor.edges.operators.control_client import ControlClient, DeadlineExceededError
+from supervisor.errors import AlreadyExistsError, HoldfastError, NoSupervisorError, NotFoundError
 from supervisor.ports.reports import JobReport, RecordedEvent
 
 ATTEMPTS_MAX = 5  # a job over which each supervisor is lost must not be submitted again and again
 RETURNS_WITHIN_S = 10.0  # the next supervisor, once a submission had no answer
+ANSWERS_WITHIN_S = 30.0  # a supervisor that has let a submission's deadline pass
 FREE_WITHIN_S = 30.0  # the job's id: a lost supervisor's spawner ends once it has loaded what the script imports
 LOOK_AGAIN_S = 0.1
 
@@ -76,7 +80,35 @@ class Submission:
 
     def _submit_once(self) -> str:
         self._attempts += 1
-        return self._client.submit(self._spec, self._environment)
+        try:
+            return self._client.submit(self._spec, self._environment)
+        except DeadlineExceededError as error:
+            if not self._has_arrived(error):
+                raise  # It has read that we gave up, and starts nothing.
+            return self._spec.job_id
+
+    def _has_arrived(self, error: DeadlineExceededError) -> bool:
+        """Returns whether the supervisor has the job, although it was silent. Raises HoldfastError if it stays so."""
+        job_id, until_s = self._spec.job_id, Clock().now_s() + ANSWERS_WITHIN_S
+        self._say(
+            f"{str(error).removesuffix('; try again')}; it is asked for up to {ANSWERS_WITHIN_S:g} s more whether it "
+            f"has job {job_id}"
+        )
+        while Clock().now_s() < until_s:
+            try:
+                return self._client.job(job_id).submitted_at_ns >= self._since_ns
+            except NotFoundError:
+                return False
+            except NoSupervisorError:
+                raise
+            except HoldfastError:  # still silent, or it has no room for the call
+                threading.Event().wait(LOOK_AGAIN_S)
+        unknown = HoldfastError(
+            f"cannot tell whether job {job_id} has started: the supervisor at {self._client.socket_path} does not "
+            f"answer; before you start it again, see holdfast status {job_id}, and end it with holdfast stop {job_id}"
+        )
+        unknown.exit_code = self._spec.restart.no_restart_exit_code  # a scheduler must not start a second one elsewhere
+        raise unknown
 
     def _is_taken_over(self) -> bool:
         """Returns whether the supervisor that answers now has this job, and not another one of the same id."""

@@ -1,8 +1,12 @@
-"""A supervisor is lost while a job is submitted, or right after that: does the next one get the job, and only once?"""
+"""A supervisor is lost while a job is submitted, or right after that: does the next one get the job, and only once?
+
+And one that does not answer in time: does anybody start the job elsewhere while this one has it?
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -11,22 +15,27 @@ from supervisor.cli.submission import ATTEMPTS_MAX, Submission
 from supervisor.config import JobSpec
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.clock import Clock
-from supervisor.errors import AlreadyExistsError, HoldfastError, NoSupervisorError, NotFoundError
+from supervisor.edges.operators.control_client import DeadlineExceededError
+from supervisor.errors import AlreadyExistsError, ExhaustedError, HoldfastError, NoSupervisorError, NotFoundError
 from supervisor.ports.reports import JobReport, RecordedEvent
 
 SPEC = JobSpec("j", ("train.py",))
 GONE = NoSupervisorError("cannot ask the supervisor: it has gone")
 TAKEN = AlreadyExistsError("cannot start job j: processes of a job of that id are left")
+SILENT = DeadlineExceededError("cannot ask the supervisor at /s: no answer within 10 s; try again")
 
 
 class Client:
     """Answers each submission in turn; None: with the job's id."""
+
+    socket_path = Path("/s")
 
     def __init__(self, *answers: HoldfastError | None, comes_back: bool = True) -> None:
         self.answers = list(answers)
         self.comes_back = comes_back
         self.submitted = 0
         self.live: list[JobReport] = []
+        self.unanswered: list[HoldfastError] = []  # instead of the first answers on the job
 
     def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
         self.submitted += 1
@@ -38,6 +47,8 @@ class Client:
         return self.comes_back
 
     def job(self, job_id: str) -> JobReport:
+        if self.unanswered:
+            raise self.unanswered.pop(0)
         if not self.live:
             raise NotFoundError(f"cannot show job {job_id}: there is no such job here")
         return self.live[0]
@@ -118,3 +129,46 @@ def test_a_job_that_no_supervisor_survives_is_given_up():
     with pytest.raises(NoSupervisorError):
         job.submit()
     assert client.submitted == ATTEMPTS_MAX
+
+
+def test_a_job_that_a_silent_supervisor_has_taken_is_followed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(submission, "LOOK_AGAIN_S", 0.0)
+    client = Client(SILENT)
+    job, said = submission_to(client)
+    client.unanswered = [SILENT, ExhaustedError("cannot ask the supervisor at /s: 256 calls are in progress already")]
+    client.live = [report(submitted_at_ns=Clock().unix_ns())]
+    assert job.submit() == "j"
+    assert said == [
+        "cannot ask the supervisor at /s: no answer within 10 s; it is asked for up to 30 s more whether it has job j"
+    ]
+    assert client.submitted == 1
+
+
+@pytest.mark.parametrize("live", [[], [report()]])  # one that was submitted earlier
+def test_a_job_that_a_silent_supervisor_has_not_taken_may_be_started_elsewhere(live: list[JobReport]):
+    client = Client(SILENT)
+    client.live = live
+    job, _ = submission_to(client)
+    with pytest.raises(DeadlineExceededError) as refused:
+        job.submit()
+    assert refused.value.exit_code == 75
+    assert client.submitted == 1
+
+
+def test_nobody_is_told_to_start_a_job_elsewhere_that_may_have_started(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(submission, "ANSWERS_WITHIN_S", 0.05)
+    client = Client(SILENT)
+    client.unanswered = [SILENT]
+    job, _ = submission_to(client)
+    with pytest.raises(HoldfastError, match="cannot tell whether job j has started") as refused:
+        job.submit()
+    assert refused.value.exit_code == 93
+    assert "see holdfast status j, and end it with holdfast stop j" in str(refused.value)
+
+
+def test_a_silent_supervisor_that_is_replaced_leaves_the_job_to_the_next_one():
+    client = Client(SILENT, None)
+    client.unanswered = [GONE]
+    job, _ = submission_to(client)
+    assert job.submit() == "j"
+    assert client.submitted == 2

@@ -225,7 +225,8 @@ class GrpcConnection:
         refusal = None
         try:
             with call.scope:
-                await handler(call)
+                if not call.scope.cancel_called:  # else its client has given up, and would not hear what was done
+                    await handler(call)
         except CallError as error:
             refusal = error
         except Exception as error:  # noqa: BLE001 - a defect of ours costs this call its answer, and nobody else anything

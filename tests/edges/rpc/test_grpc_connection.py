@@ -40,12 +40,17 @@ class Client:
 
     async def call(self, path: str, message: bytes, *, flag: int = 0, length: int | None = None) -> int:
         """Sends as much of a request as its window permits."""
+        number = self.begin(path, message, flag=flag, length=length)
+        await self.flush()
+        return number
+
+    def begin(self, path: str, message: bytes, *, flag: int = 0, length: int | None = None) -> int:
+        """Does the same with the next flush."""
         number = self.h2.get_next_available_stream_id()
         self.h2.send_headers(number, list({":path": path, **HEADERS}.items()))
         data = bytes([flag]) + (len(message) if length is None else length).to_bytes(4) + message
         for begin in range(0, min(len(data), 60_000), 16_000):
             self.h2.send_data(number, data[begin : begin + 16_000])
-        await self.flush()
         return number
 
     async def flush(self) -> None:
@@ -160,11 +165,30 @@ async def test_a_call_that_its_client_cancels_ends() -> None:
         assert places.taken == 0
 
 
+async def test_a_call_that_is_cancelled_before_it_was_read_has_no_effect() -> None:
+    """A service that was stopped reads the request and its end together: the client has given up by then."""
+    handled: list[bytes | None] = []
+
+    async def start(call: Call) -> None:
+        handled.append(await call.receive())
+
+    async with connected(start=start, echo=echo) as (client, _, places):
+        client.h2.reset_stream(client.begin("/start", b"a job"))
+        number = await client.call("/echo", b"one more")
+        client.h2.end_stream(number)
+        await client.flush()
+        await client.read_to_end(number)
+        assert bytes(client.data[5:]) == b"one more"
+        assert handled == []
+        assert places.taken == 0
+
+
 async def test_a_handler_that_answers_a_call_after_its_client_has_left_ends_without_a_fault() -> None:
-    left, faults, ended = anyio.Event(), list[Exception](), anyio.Event()
+    begun, left, faults, ended = anyio.Event(), anyio.Event(), list[Exception](), anyio.Event()
 
     async def late(call: Call) -> None:
         try:
+            begun.set()
             with anyio.CancelScope(shield=True):
                 await left.wait()
             await call.send(b"nobody reads this")
@@ -176,6 +200,7 @@ async def test_a_handler_that_answers_a_call_after_its_client_has_left_ends_with
 
     async with connected(late=late, echo=echo) as (client, _, places):
         number = await client.call("/late", b"x")
+        await begun.wait()
         client.h2.reset_stream(number)
         await client.flush()
         number = await client.call("/echo", b"one more")  # Answered after the reset was taken.
