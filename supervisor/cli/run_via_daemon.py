@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import sys
 import threading
@@ -199,6 +198,6 @@ def _print_output(client: SteadyClient) -> None:
     line = standard_streams.console_line()
     for piece in client.logs(LogChoice(), on_note=_unsaid, this_node=True):
         number = 2 if piece.is_stderr else 1
-        os.write(number, piece.data)
+        standard_streams.write_bytes(number, piece.data, wait_s=None)
         if piece.data:
             line.printed(number, piece.data[-1])

@@ -1,9 +1,14 @@
-"""The supervisor refuses the output of a job that it runs: is that told, and is the output shown once it does not?"""
+"""The supervisor refuses the output of a job that it runs: is that told, and is the output shown once it does not?
+
+And does all of it reach a reader that is slow, whatever others have set for the descriptor?
+"""
 
 from __future__ import annotations
 
+import os
+import select
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -13,24 +18,32 @@ from supervisor.cli.run_via_daemon import show_output
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
 from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError, NotFoundError
 
+LIMIT_S = 10.0
 FULL = ExhaustedError("cannot show output of job j: 32 readers follow logs already; end one")
 
 
 class Client:
     """Sends the output until an error, which each call takes from the list; then sends all."""
 
-    def __init__(self, *errors: HoldfastError, sends_before_it: int = 0, on_call: Callable[[], object] = int) -> None:
+    def __init__(
+        self,
+        *errors: HoldfastError,
+        sends_before_it: int = 0,
+        on_call: Callable[[], object] = int,
+        output: Sequence[bytes] = (b"one\n", b"two\n"),
+    ) -> None:
         self.errors = list(errors)
         self.sends_before_it = sends_before_it
         self.on_call = on_call
         self.calls = 0
+        self.output = output
 
     def logs(
         self, job_id: str, choice: LogChoice, *, follow: bool, on_note: Callable[[str], None], this_node: bool
     ) -> Iterator[LogPiece]:
         self.calls += 1
         self.on_call()
-        for number, text in enumerate((b"one\n", b"two\n")):
+        for number, text in enumerate(self.output):
             if self.errors and number == self.sends_before_it:
                 raise self.errors.pop(0)
             yield LogPiece(0, 0, False, text)
@@ -40,10 +53,13 @@ class Client:
 
 
 def shown_by(client: Client, ended: threading.Event, capfd: pytest.CaptureFixture[str]) -> tuple[str, str]:
-    steady = SteadyClient(client, "j", say=unsaid, is_left=lambda _: False)  # pyright: ignore[reportArgumentType]
-    show_output(steady, ended)
+    show_output(steady_of(client), ended)
     shown = capfd.readouterr()
     return shown.out, shown.err
+
+
+def steady_of(client: Client) -> SteadyClient:
+    return SteadyClient(client, "j", say=unsaid, is_left=lambda _: False)  # pyright: ignore[reportArgumentType]
 
 
 def unsaid(text: str) -> None:
@@ -77,3 +93,29 @@ def test_nothing_is_told_once_the_job_is_gone(capfd: pytest.CaptureFixture[str],
     client.errors *= 9
     assert shown_by(client, threading.Event(), capfd) == ("one\n", "")
     assert client.calls == 1
+
+
+def test_a_reader_that_starts_late_gets_each_byte_through_a_pipe_that_does_not_block(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """A pipe or terminal that is shared with another process blocks as that one has set it."""
+    output = [bytes([letter]) * 100_000 + b"\n" for letter in b"abc"]
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    stdout = os.dup(1)
+    os.dup2(writer, 1)
+    os.close(writer)
+    showing = threading.Thread(target=show_output, args=(steady_of(Client(output=output)), threading.Event()))
+    showing.start()
+    received = bytearray()
+    try:
+        # The first output has filled the pipe.
+        while len(received) < sum(map(len, output)) and select.select([reader], [], [], LIMIT_S)[0]:
+            received += os.read(reader, 1 << 20)
+        showing.join(LIMIT_S)
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
+        os.close(reader)
+    assert received == b"".join(output)
+    assert capfd.readouterr().err == ""

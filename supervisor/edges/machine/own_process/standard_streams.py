@@ -115,14 +115,23 @@ def _write(stream: TextIO, text: str, *, wait_s: float) -> bool:
             stream.write(text)
             stream.flush()
             return True
-        data = memoryview(text.encode(stream.encoding or "utf-8", "backslashreplace"))
-        while data:
-            if not _is_ready(descriptor, wait_s):
-                return False
-            with suppress(BlockingIOError):  # another process filled it: try again
-                data = data[os.write(descriptor, data[:PIPE_BYTES]) :]
+        return write_bytes(descriptor, text.encode(stream.encoding or "utf-8", "backslashreplace"), wait_s=wait_s)
     except (OSError, ValueError):
         return False
+
+
+def write_bytes(descriptor: int, data: bytes, *, wait_s: float | None) -> bool:
+    """Writes all of the data, even to a descriptor that another process has set not to block.
+
+    Returns False if it takes nothing for `wait_s`; None: waits without limit. Raises OSError.
+    """
+    unsent = memoryview(data)
+    at_once = len(data) if wait_s is None else PIPE_BYTES
+    while unsent:
+        if not _is_ready(descriptor, wait_s):
+            return False
+        with suppress(BlockingIOError):  # another process filled it: try again
+            unsent = unsent[os.write(descriptor, unsent[:at_once]) :]
     return True
 
 
@@ -162,10 +171,10 @@ def stdin_has_data() -> bool:
         return False
 
 
-def _is_ready(descriptor: int, wait_s: float) -> bool:
+def _is_ready(descriptor: int, wait_s: float | None) -> bool:
     poller = select.poll()
     poller.register(descriptor, select.POLLOUT)
-    return bool(poller.poll(wait_s * 1000))
+    return bool(poller.poll(None if wait_s is None else wait_s * 1000))
 
 
 def stdout_is_broken() -> str:
