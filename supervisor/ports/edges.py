@@ -16,7 +16,7 @@ from supervisor.core.facts import Evidence, HangLimits, Progress
 from supervisor.core.gpu_affinity import GpuPlace
 from supervisor.core.gpu_memory import MemoryReport, MemoryRules
 from supervisor.core.leader_ledger import Ledger
-from supervisor.core.node.node_messages import FenceMoved, JobAbandoned, Ordered
+from supervisor.core.node.node_messages import Accepted, FenceMoved, JobAbandoned, Ordered
 from supervisor.core.node_check_facts import HealthFinding
 from supervisor.core.orders import Order
 from supervisor.core.process_facts import RankLook
@@ -88,8 +88,8 @@ class Workers(Protocol):
         """Sets the progress that counts until the rank's client comes; a previous supervisor knew it."""
         ...
 
-    def tell_ranks(self, job_id: str, cycle: int, local_ranks: Sequence[int], order: ToRank) -> None:
-        """Sends to the Wrappers of these ranks. Never blocks; an unconnected rank gets it when it reconnects."""
+    def tell_ranks(self, job_id: str, cycle: int, local_ranks: Sequence[int], order: ToRank | Accepted) -> None:
+        """Sends to these ranks. Never blocks; an unconnected rank gets an order when it reconnects."""
         ...
 
     def reconnect(self, job_id: str, cycle: int) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from supervisor.core.cluster import wrapped_call
 from supervisor.core.cluster.cluster_messages import CallReport, DeadlineReached
 from supervisor.core.node import local_call
-from supervisor.core.node.node_messages import RankSaid, TellCoordinator, TellRanks
+from supervisor.core.node.node_messages import Accepted, RankSaid, TellCoordinator, TellRanks
 from supervisor.core.orders import SettleCall, TellMembers
 from supervisor.core.wrapped_calls import call_actions
 from supervisor.core.wrapped_calls.call_messages import (
@@ -130,6 +130,7 @@ class SimulatedCall:
                     self.up[number].append(report)
                     self.after(self.random.uniform(0, 0.01), lambda: self._deliver_up(number))
                 case TellRanks(_, _, local_ranks, order):
+                    assert not isinstance(order, Accepted)
                     for local_rank in local_ranks:
                         self._tell_rank(self.ranks[number * self.per_node + local_rank], order)
                 case local_call.CondemnRank(local_rank):

@@ -160,7 +160,7 @@ class FakeWorkers:
         self.leases: dict[str, float] = {}
         self.expected: list[tuple[int, int, int]] = []
         self.progress: dict[int, Progress] = {}
-        self.told: list[tuple[tuple[int, ...], ToRank]] = []
+        self.told: list[tuple[tuple[int, ...], ToRank | node_messages.Accepted]] = []
         self.read: Callable[[str, int, int], Progress | None] = lambda _, __, local_rank: self.progress.get(local_rank)
 
     def open_cycle(
@@ -188,7 +188,9 @@ class FakeWorkers:
     def recall(self, job_id: str, cycle: int, local_rank: int, progress: Progress) -> None:
         self.progress[local_rank] = progress
 
-    def tell_ranks(self, job_id: str, cycle: int, local_ranks: Sequence[int], order: ToRank) -> None:
+    def tell_ranks(
+        self, job_id: str, cycle: int, local_ranks: Sequence[int], order: ToRank | node_messages.Accepted
+    ) -> None:
         self.told.append((tuple(local_ranks), order))
 
     def reconnect(self, job_id: str, cycle: int) -> None:

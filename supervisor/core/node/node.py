@@ -31,6 +31,7 @@ from supervisor.core.node.earliest_deadline import Deadlines
 from supervisor.core.node.job_fold import JobFold
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.node.node_messages import (
+    Accepted,
     Action,
     ClientJoined,
     ClientLeft,
@@ -63,6 +64,7 @@ from supervisor.core.node.node_messages import (
     StoreFailed,
     StoreReady,
     TellCoordinator,
+    TellRanks,
     WorkerEndSeen,
     WorkerExited,
     WorkersEmptied,
@@ -99,6 +101,14 @@ def initial_state(node: str) -> State:
 
 
 def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Action, ...]]:
+    state, actions = _step(state, event, now_s)
+    if type(event) is ControlRequested and event.request_id:  # Also if it changes nothing: the rank waits.
+        accepted = TellRanks(event.job_id, event.cycle, (event.local_rank,), Accepted(event.request_id))
+        return state, (*actions, accepted)
+    return state, actions
+
+
+def _step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Action, ...]]:
     if type(event) in _OF_NODE:
         return _step_node(state, cast("NodeNews", event), now_s)
     event = cast("_OfJob", event)

@@ -174,13 +174,17 @@ class LimitsCalculated(msgspec.Struct, frozen=True):
 
 
 class ControlRequested(msgspec.Struct, frozen=True):
-    """A rank called send_workload_control_request(): "continue", "exclude_this_node" or "shutdown_workload"."""
+    """A rank called send_workload_control_request(): "continue", "exclude_this_node" or "shutdown_workload".
+
+    Its client sends it again on each connection until Accepted answers.
+    """
 
     job_id: str
     cycle: int
     local_rank: int
     action: str
     description: str
+    request_id: int = 0  # of the answer; 0: nobody waits for one
 
 
 class RankSaid(msgspec.Struct, frozen=True):
@@ -343,13 +347,19 @@ class RespawnWorkers(msgspec.Struct, frozen=True):
     local_ranks: tuple[int, ...]
 
 
+class Accepted(msgspec.Struct, frozen=True):
+    """Answers ControlRequested, whatever follows from it. Leaves once the request is kept for the next supervisor."""
+
+    request_id: int
+
+
 class TellRanks(msgspec.Struct, frozen=True):
-    """Send a message to the Wrappers of these ranks; one without a connection gets it when it comes back."""
+    """Send a message to these ranks. One that is not connected gets an order to its Wrapper when it comes back."""
 
     job_id: str
     cycle: int
     local_ranks: tuple[int, ...]
-    order: ToRank
+    order: ToRank | Accepted
 
 
 class ReconnectRanks(msgspec.Struct, frozen=True):

@@ -203,6 +203,7 @@ KINDS: Mapping[str, Kind] = {
     "log_server": job_logs.LogServer,
     "member": node_states.Member,
     "members": node_states.Members,
+    "node.accepted": node.Accepted,
     "node.await_gpu_memory": node.AwaitGpuMemory,
     "node.check_node": node.CheckNode,
     "node.client_joined": node.ClientJoined,

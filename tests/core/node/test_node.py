@@ -78,6 +78,32 @@ def test_a_rank_that_the_job_does_not_have_is_ignored() -> None:
     assert job.state == before
 
 
+def test_each_request_of_a_rank_is_accepted_once_whatever_follows_from_it() -> None:
+    """Its client sends it again on a new connection until it is accepted, perhaps by the next supervisor."""
+    job = running(rules(2))
+
+    def ask(action: str, number: int, *, cycle: int = 0) -> None:
+        job.send(node_messages.ControlRequested(JOB, cycle, 1, action, "bad loss", number))
+        assert job.of(node_messages.TellRanks) == [
+            node_messages.TellRanks(JOB, cycle, (1,), node_messages.Accepted(number))
+        ]
+
+    ask("continue", 1)
+    ask("exclude_this_node", 2)
+    ask("shutdown_workload", 3)
+    asked = job.state
+    ask("shutdown_workload", 3)
+    assert job.state == asked
+    ask("continue", 4, cycle=7)
+    job.send(node_messages.StopRequested(JOB, "enough"))
+    ask("continue", 5)
+    job.exit(0, 0, code=0).exit(0, 1, code=0).send(node_messages.WorkersEmptied(JOB, 0))
+    assert job.verdict() is not None
+    ask("continue", 6)
+    job.send(node_messages.ControlRequested(JOB, 0, 1, "continue", "kept by an earlier version"))
+    assert job.actions == []
+
+
 def test_the_view_of_ranks_through_a_cycle() -> None:
     job = OneNode(rules(4)).send(node_messages.SpawnerReady(JOB, NOW))
     assert job.view().ranks == ()

@@ -38,10 +38,14 @@ async def until(condition: Callable[[], object], *, at_most_s: float = 10.0) -> 
 
 @dataclass
 class Kept:
-    """Plays the engine: takes all events at once, in turn as long as `turns` are left."""
+    """Plays the engine: takes all events at once, in turn as long as `turns` are left.
+
+    With `accept_by`, it accepts each request of a rank at once.
+    """
 
     posted: list[node_messages.Event] = field(default_factory=list[node_messages.Event])
     turns: anyio.Semaphore | None = None
+    accept_by: WorkerServer | None = None
 
     def post(self, event: node_messages.Event) -> None:
         self.posted.append(event)
@@ -50,6 +54,13 @@ class Kept:
         if self.turns is not None:
             await self.turns.acquire()
         self.posted.append(event)
+        if isinstance(event, node_messages.ControlRequested) and self.accept_by is not None:
+            accept(self.accept_by, event)
+
+
+def accept(server: WorkerServer, asked: node_messages.ControlRequested) -> None:
+    """Sends what the engine sends once it has kept the request."""
+    server.tell_ranks(asked.job_id, asked.cycle, (asked.local_rank,), node_messages.Accepted(asked.request_id))
 
 
 @dataclass
@@ -76,17 +87,25 @@ class Served:
 
 @asynccontextmanager
 async def serve(
-    tmp_path: Path, *, ranks: int = 4, cycle: int = 0, expect: bool = True, turns: anyio.Semaphore | None = None
+    tmp_path: Path,
+    *,
+    ranks: int = 4,
+    cycle: int = 0,
+    expect: bool = True,
+    turns: anyio.Semaphore | None = None,
+    accepts: bool = True,
 ) -> AsyncGenerator[Served]:
-    """Runs a server with one open cycle; this process plays all its workers."""
+    """Runs a server with one open cycle; this process plays all its workers. `accepts`: each request at once."""
     directory = tmp_path / "sock"
     posted: list[node_messages.Event] = []
+    engine = Kept(posted, turns)
     server = WorkerServer(
         socket_path=directory / "worker" / "worker.sock",
-        events=Kept(posted, turns),
+        events=engine,
         clock=Clock(),
         on_sections=lambda _: None,
     )
+    engine.accept_by = server if accepts else None
     async with anyio.create_task_group() as tasks:
         await tasks.start(server.run)
         served = Served(server, directory / "worker" / "worker.sock", posted)

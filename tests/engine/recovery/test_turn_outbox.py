@@ -6,6 +6,7 @@ from pathlib import Path
 
 import anyio
 import msgspec
+import pytest
 from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
@@ -35,6 +36,24 @@ async def test_orders_and_words_leave_once_the_turn_is_over(tmp_path: Path) -> N
         world.performer.settled()
         assert [type(each) for each in spawner.heard] == [link.KillTree]
         assert world.workers.told == [((0,), CallRefused(1, "no"))]
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_request_of_a_rank_is_accepted_once_it_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        spawner = await world.submit(JobSpec("j", ("t.py",)))
+        told: list[tuple[object, str]] = []
+
+        def tell(job_id: str, cycle: int, local_ranks: tuple[int, ...], order: object) -> None:
+            kept = snapshot_texts.restored(spawner.kept).snapshot.machines
+            told.append((order, kept.job.shutdown))
+
+        monkeypatch.setattr(world.workers, "tell_ranks", tell)
+        world.inbox.post(node_messages.ControlRequested("j", 0, 0, "shutdown_workload", "enough", 7))
+        await world.settle()
+        assert told == [(node_messages.Accepted(7), world.machines.node_state.jobs["j"].job.shutdown)]
+        assert "enough" in told[0][1]
         tasks.cancel_scope.cancel()
 
 

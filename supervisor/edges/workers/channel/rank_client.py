@@ -92,18 +92,14 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
                 return
 
     def hear(self, payload: bytes) -> tuple[node_messages.Event | None, bytes | None]:
-        """Takes a frame; returns an event for the engine, and a frame to send once the engine knows the event.
+        """Takes a frame; returns an event for the engine, or a frame that answers at once.
 
-        Raises WorkerProtocolError.
+        The engine's core answers a WorkloadControl. Raises WorkerProtocolError.
         """
         told = codec.decode(payload)
-        match told:
-            case frames.WorkloadControl(request_id=request_id):
-                return self._take(told), codec.encode(frames.Accepted(request_id))
-            case frames.LeaseQuestion(request_id):
-                return None, self._answer_on_lease(request_id)
-            case _:
-                return self._take(told), None
+        if isinstance(told, frames.LeaseQuestion):
+            return None, self._answer_on_lease(told.request_id)
+        return self._take(told), None
 
     def _answer_on_lease(self, request_id: int) -> bytes | None:
         """Returns the answer if the lease holds; else `take_lease` returns it later."""
@@ -135,8 +131,8 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
             case frames.LimitsCalculated(limits):
                 self.limits = HangLimits(**msgspec.structs.asdict(limits), warm_up_steps=self.limits.warm_up_steps)
                 return node_messages.LimitsCalculated(*self.key, self.limits)
-            case frames.WorkloadControl(action, description):
-                return node_messages.ControlRequested(*self.key, action.name.lower(), description)
+            case frames.WorkloadControl(action, description, request_id):
+                return node_messages.ControlRequested(*self.key, action.name.lower(), description, request_id)
             case frames.StacksAnswer():
                 asked = self._stacks
                 if asked is not None and asked.request_id == told.request_id:

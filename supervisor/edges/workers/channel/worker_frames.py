@@ -10,6 +10,7 @@ import enum
 
 import msgspec
 
+from supervisor.core.node.node_messages import Accepted
 from supervisor.core.wrapped_calls.call_messages import FromRank, ToRank
 
 PROTOCOL = 1
@@ -122,10 +123,6 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
 class Refused(msgspec.Struct, frozen=True):
     reason: str
     retry: bool
-
-
-class Accepted(msgspec.Struct, frozen=True):
-    request_id: int
 
 
 class StacksRequest(msgspec.Struct, frozen=True):

@@ -192,9 +192,11 @@ class WorkerServer:
         """Sets the page, or without one the progress, that counts until the rank's client is back; takes the page."""
         self._recalled.recall((job_id, cycle, local_rank), progress, page)
 
-    def tell_ranks(self, job_id: str, cycle: int, local_ranks: Sequence[int], order: ToRank) -> None:
-        """Sends an order without blocking. A rank that is not connected or does not read gets it when it reconnects."""
-        frame = codec.encode_order(order)
+    def tell_ranks(
+        self, job_id: str, cycle: int, local_ranks: Sequence[int], order: ToRank | node_messages.Accepted
+    ) -> None:
+        """Sends without blocking. A rank that is not connected or does not read gets an order when it reconnects."""
+        frame = codec.encode(order) if isinstance(order, node_messages.Accepted) else codec.encode_order(order)
         for local_rank in local_ranks:
             client = self._clients.get((job_id, cycle, local_rank))
             if client is not None and client.joined:
