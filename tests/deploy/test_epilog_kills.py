@@ -21,7 +21,7 @@ OWN = f"""
 import os
 from supervisor.edges.workers.spawner.lost_spawner_processes import Orphans
 os.setgid({UID}); os.setuid({UID})  # of the job, as the supervisor of a user is
-orphans = Orphans(os.environ["HOLDFAST_JOB_ID"], 0, found="0123456789ab")
+orphans = Orphans(os.environ["HOLDFAST_JOB_ID"], 0, "0123456789ab", found=True)
 while orphans.sweep(others=frozenset()):
     pass
 """

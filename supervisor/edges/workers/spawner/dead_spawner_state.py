@@ -96,10 +96,10 @@ def _orphans(name: str, identity: SpawnerIdentity, leftover: DeadSpawnerState | 
     """Finds them by their marks, and by the sessions of those pids that are of no other process by now."""
     job_id, since_ticks = identity.job_id, identity.started_ticks
     if not identity.pid or not identity.is_of_here:
-        return Orphans(job_id, 0, found=name, since_ticks=since_ticks)
+        return Orphans(job_id, 0, name, found=True, since_ticks=since_ticks)
     now = process_table.look_up(identity.pid)
     is_reused = now is not None and now.started_ticks != since_ticks
-    orphans = Orphans(job_id, 0 if is_reused else identity.pid, found=name, since_ticks=since_ticks)
+    orphans = Orphans(job_id, 0 if is_reused else identity.pid, name, found=True, since_ticks=since_ticks)
     kept = SpawnerKeptState.of(leftover.texts if leftover is not None else {}, taken=0)
     for cycle, _, pid in kept.workers():
         if not process_table.has_initial_variables(pid) or is_marked(pid, job_id, name):

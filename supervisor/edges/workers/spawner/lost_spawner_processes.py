@@ -2,8 +2,9 @@
 
 This process is a child subreaper, and so is every spawner: while a spawner lives, its job's orphans are its children;
 afterwards they are ours. So the processes killed here are our descendants, were not started by us, and belong to no
-live spawner. A spawner that a previous supervisor started is not our descendant: its orphans are known by session and
-marks: the job and the spawner that has started them.
+live spawner. A spawner that a previous supervisor started is not our descendant. All orphans are known by session or by
+their marks: the job, and the spawner that has started them. The job alone is not enough: an abandoned search may still
+run when the next spawner of the job starts.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ KILL_S = 2.0  # processes that are still found then multiply faster than they ca
 class Orphans:
     """The processes of one job whose spawner is dead or dying. Calls read all of /proc: not for the event loop."""
 
-    def __init__(self, job_id: str, spawner_pid: int, *, found: str = "", since_ticks: int = 0) -> None:
-        """`found`: the name of a spawner that a previous supervisor started: its orphans are not our children.
+    def __init__(self, job_id: str, spawner_pid: int, name: str, *, found: bool = False, since_ticks: int = 0) -> None:
+        """`name`: the spawner's, which its processes show.
 
         `spawner_pid`: 0 if it is gone and not known. `since_ticks`: when the spawner was started, if it is gone.
+        `found`: a previous supervisor has started the spawner, so its orphans are not our children.
         """
         self._found = found
         self._job_id = job_id
+        self._name = name
         self._spawner_pid = spawner_pid
         spawner = process_table.look_up(spawner_pid)
         self._since_ticks = since_ticks or (spawner.started_ticks if spawner else 0)
@@ -116,9 +119,9 @@ class Orphans:
             now = process_table.look_up(child.pid)
             if now is None or now.has_ended:
                 raise ProcessLookupError
-        if job_id != self._job_id or not self._found:
-            return job_id == self._job_id
-        return _is_of(self._found, spawner) and self._is_this_users(child.pid)
+        if job_id != self._job_id or not _is_of(self._name, spawner):
+            return False
+        return not self._found or self._is_this_users(child.pid)
 
     def _is_this_users(self, pid: int) -> bool:
         """Returns False for another user's process: on one machine, a job of each user may have the same id."""

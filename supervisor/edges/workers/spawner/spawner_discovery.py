@@ -164,6 +164,10 @@ class FoundSpawner(msgspec.Struct):
     def pid(self) -> int:
         return self.welcome.pid
 
+    @property
+    def name(self) -> str:
+        return self.files.name
+
     def kill(self) -> None:
         """Kills the spawner and closes the link."""
         with contextlib.suppress(OSError):

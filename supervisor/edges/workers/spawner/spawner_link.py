@@ -89,7 +89,7 @@ class SpawnerLink:
         self._exited = False
         self._cgroup = ""
         self._threads = SideThreads(stuck_max=STUCK_SWEEPS_MAX)
-        self._orphans = Orphans(job_id, self.pid, found=started.files.name if isinstance(started, FoundSpawner) else "")
+        self._orphans = Orphans(job_id, self.pid, started.name, found=isinstance(started, FoundSpawner))
         self._worker_ends = WorkerEnds(on_end_seen)
         self._living.add(self.pid)
         self._first: list[wire.Message] = []  # received before there was a reader

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 MakeCommand = Callable[[SpawnerSettings, Mapping[str, str], int], SpawnerCommand]
 OnStep = Callable[[str], None]
 
+NAME_BYTES = 4  # of a spawner without files
+
 _TOO_LONG = (
     "the kernel takes 128 KiB for one argument or variable, and for all of them together a quarter of the limit on the "
     "stack (ulimit -s): raise that, or pass some of them in a file"
@@ -47,6 +49,7 @@ class SpawnerProcess(msgspec.Struct, frozen=True):
     process: subprocess.Popen[bytes]
     socket: socket.socket
     pidfd: int
+    name: str  # which its processes show
     files: SpawnerFiles | None = None  # where a returning supervisor finds it; None: there is none
     main_threads: AutoHeartbeatPages | None = None  # of its workers; None: they are not watched
 
@@ -157,8 +160,8 @@ def _start(
         if output_dir is None and (line := standard_streams.console_line()).fd >= 0:
             settings = settings._replace(console_line_fd=line.fd)
             passed = (*passed, line.fd)
-        # If all are orphaned, these tell the job's processes from another's (lost_spawner_processes.py).
-        name = files.name if files is not None else f"of-{os.getpid()}"
+        # If all are orphaned, these tell this spawner's processes from others (lost_spawner_processes.py).
+        name = files.name if files is not None else f"of-{os.getpid()}-{os.urandom(NAME_BYTES).hex()}"
         marked = dict(env) | {JOB_ID_VARIABLE: spec.job_id, SPAWNER_VARIABLE: name}
         command = make_command(settings, marked, theirs.fileno())
         passed = (theirs.fileno(), *passed)
@@ -184,7 +187,7 @@ def _start(
         if files is not None:
             files.note(spec.job_id, process.pid)
         undo.pop_all()
-        return SpawnerProcess(process, ours, pidfd, files, main_threads)
+        return SpawnerProcess(process, ours, pidfd, name, files, main_threads)
 
 
 def _make_command(settings: SpawnerSettings, env: Mapping[str, str], link_fd: int) -> SpawnerCommand:

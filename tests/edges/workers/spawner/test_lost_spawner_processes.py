@@ -11,12 +11,13 @@ from collections.abc import Callable
 import anyio
 import psutil
 import pytest
-from holdfast_wire.private_supervisor import JOB_ID_VARIABLE
+from holdfast_wire.private_supervisor import JOB_ID_VARIABLE, SPAWNER_VARIABLE
 
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.workers.spawner.lost_spawner_processes import Orphans, kill_cgroup, wait_for_end
 from tests.edges.workers.worker_side import until
 
+NAME = "of-1-0123"
 # A parent that starts an orphan in a separate session, prints its pid, and dies.
 ORPHAN = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True, stdout=-3).pid)"
 
@@ -26,8 +27,8 @@ def orphan():
     process_table.become_subreaper()
     made: list[psutil.Process] = []
 
-    def make(job_id: str) -> psutil.Process:
-        env = {**os.environ, JOB_ID_VARIABLE: job_id}
+    def make(job_id: str, spawner: str = NAME) -> psutil.Process:
+        env = {**os.environ, JOB_ID_VARIABLE: job_id, SPAWNER_VARIABLE: spawner}
         parent = subprocess.run([sys.executable, "-c", ORPHAN], env=env, stdout=subprocess.PIPE, check=True, timeout=30)
         made.append(psutil.Process(int(parent.stdout)))
         return made[-1]
@@ -53,7 +54,7 @@ async def test_an_escapee_of_this_job_is_killed_and_reaped_and_another_jobs_is_n
     orphan: Callable[[str], psutil.Process],
 ):
     spawner = _spawner("sleep", "600")
-    orphans = Orphans("job", spawner.pid)
+    orphans = Orphans("job", spawner.pid, NAME)
     mine, other = orphan("job"), orphan("other")
     await until(lambda: mine.ppid() == os.getpid())
     try:
@@ -67,9 +68,19 @@ async def test_an_escapee_of_this_job_is_killed_and_reaped_and_another_jobs_is_n
         spawner.wait(10)
 
 
+async def test_an_escapee_of_the_next_spawner_of_the_job_is_left_alone(orphan: Callable[..., psutil.Process]):
+    spawner = _spawner("true")
+    orphans = Orphans("job", spawner.pid, NAME)
+    theirs = orphan("job", "of-1-4567")
+    await until(lambda: theirs.ppid() == os.getpid())
+    assert orphans.kill(others=frozenset()) == []
+    assert theirs.is_running()
+    spawner.wait(10)
+
+
 async def test_a_session_of_a_worker_counts_whatever_its_environment(orphan: Callable[[str], psutil.Process]):
     spawner = _spawner("true")
-    orphans = Orphans("job", spawner.pid)
+    orphans = Orphans("job", spawner.pid, NAME)
     unmarked = orphan("")
     await until(lambda: unmarked.ppid() == os.getpid())
     assert orphans.kill(others=frozenset()) == []
@@ -82,7 +93,7 @@ async def test_a_session_of_a_worker_counts_whatever_its_environment(orphan: Cal
 async def test_a_cycle_of_which_nothing_is_left_has_no_sessions(orphan: Callable[[str], psutil.Process]):
     """Its pids may belong to another job by now."""
     spawner = _spawner("true")
-    orphans = Orphans("job", spawner.pid)
+    orphans = Orphans("job", spawner.pid, NAME)
     others, unmarked = orphan(""), orphan("")
     await until(lambda: others.ppid() == unmarked.ppid() == os.getpid())
     orphans.note_session(others.pid, 3)
@@ -109,7 +120,7 @@ async def test_what_was_there_before_the_spawner_is_not_its_own(orphan: Callable
 
     await until(started_later, at_most_s=5 + 5 / tick)
     spawner = _spawner("sleep", "600")
-    orphans = Orphans("job", spawner.pid)
+    orphans = Orphans("job", spawner.pid, NAME)
     spawner.send_signal(signal.SIGKILL)
     spawner.wait(10)
     assert orphans.kill(others=frozenset()) == []

@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import ExitStack, asynccontextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -18,6 +17,7 @@ from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
 from supervisor.edges.workers.spawner import dead_spawner_state, spawner_discovery, spawner_process
+from supervisor.edges.workers.spawner.lost_spawner_processes import Orphans
 from supervisor.edges.workers.spawner.spawner_lifecycle import STUCK_STARTS_MAX, SpawnerLifecycle
 from supervisor.ports.edges import Spawner
 from tests.edges.workers.worker_side import until
@@ -87,7 +87,11 @@ def keeper_of(folder: Path) -> SpawnerLifecycle:
 async def kept(keeper: SpawnerLifecycle, spec: JobSpec) -> AsyncGenerator[Spawner]:
     """A spawner that is ready; it must have ended within LIMIT_S."""
     ear = Ear()
-    keep = partial(keeper.keep, spec, os.environ, on_started=ear.spawners.append, on_message=ear.take)
+
+    async def keep() -> None:
+        reason = await keeper.keep(spec, os.environ, on_started=ear.spawners.append, on_message=ear.take)
+        assert ear.ready.is_set(), reason
+
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(keep)
@@ -134,6 +138,38 @@ async def test_what_the_next_run_of_the_id_keeps_stays_though_the_end_of_the_fir
         spawner.kill("it is stuck")
     (second,) = spawner_discovery.find_files(folder)
     assert second != first
+
+
+@pytest.mark.parametrize("has_files", [False, True])
+async def test_a_late_search_for_what_a_killed_spawner_left_spares_the_next_spawner_of_the_job(
+    spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_files: bool
+) -> None:
+    """The end of the killed spawner ends the wait for the first search, but not the thread that searches."""
+    go_on, is_over = threading.Event(), threading.Event()
+    sweep, calls = Orphans.sweep, list[Orphans]()
+
+    def sweep_late(orphans: Orphans, *, others: frozenset[int]) -> tuple[int, ...]:
+        calls.append(orphans)
+        if len(calls) > 1:
+            return sweep(orphans, others=others)
+        assert go_on.wait(LIMIT_S)
+        try:
+            return sweep(orphans, others=others)
+        finally:
+            is_over.set()
+
+    def started(spawner: Spawner) -> None:
+        go_on.set()
+        assert is_over.wait(LIMIT_S)
+        spawner.send(link.End())
+
+    monkeypatch.setattr(Orphans, "sweep", sweep_late)
+    keeper = keeper_of(tmp_path / "spawners") if has_files else SpawnerLifecycle(private=True, output_dir=None)
+    async with kept(keeper, spec) as spawner:
+        spawner.kill("it is stuck")
+    with anyio.fail_after(LIMIT_S):
+        reason = await keeper.keep(spec, os.environ, on_started=started, on_message=lambda _: None)
+    assert reason == "the spawner ended because it was asked to"
 
 
 async def test_one_that_is_killed_is_a_loss_and_takes_its_workers_with_it(spec: JobSpec) -> None:
