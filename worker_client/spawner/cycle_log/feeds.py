@@ -44,7 +44,7 @@ class Feeds:
         self._start = start
         self._on_closed = on_closed
         self._on_lost = on_lost
-        self._link: socket.socket | None = None
+        self._link = -1  # to that process; a number, so a fork never closes it by surprise
         self._feeds: dict[int, Feed] = {}  # by the worker's pipe
         self._tails: dict[tuple[int, int], bytes] = {}  # of pipes that ended before their worker was reaped
         self._ending: list[Feed] = []  # feeds whose pipe has ended but is not passed on completely
@@ -60,7 +60,7 @@ class Feeds:
 
     def open(self, cycle: int, local_rank: int, place: Place, prefix: str) -> int:
         """Returns the descriptor for both of the worker's streams; the caller closes it. Raises OSError."""
-        if self._link is None and not self._lacks:
+        if self._link < 0 and not self._lacks:
             self._start_process()
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
@@ -121,42 +121,44 @@ class Feeds:
             raise
         ours.setblocking(False)
         self._started_at_s = time.monotonic()
-        self._link = ours
-        self._events.watch(ours.fileno(), READ, self._on_link)
+        self._link = ours.detach()
+        self._events.watch(self._link, READ, self._on_link)
 
     def _connect(self, feed: Feed) -> None:
         """Connects the feed to the writing process, or does so once the link has room. Raises OSError."""
-        if self._link is None:
+        if self._link < 0:
             raise BrokenPipeError
         reader, sink = os.pipe()
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, self._link)
         try:
             os.set_blocking(sink, False)
             enlarge(sink)
             word = json.dumps(["open", feed.cycle, *feed.place, feed.prefix]).encode()
-            socket.send_fds(self._link, [word], [reader])
+            socket.send_fds(link, [word], [reader])
             feed.sink = sink
         except OSError as error:
             os.close(sink)
             if not isinstance(error, BlockingIOError):
                 raise
-            self._wait_for_room(self._link)
+            self._wait_for_room()
         finally:
+            link.detach()
             os.close(reader)
 
-    def _wait_for_room(self, link: socket.socket) -> None:
+    def _wait_for_room(self) -> None:
         """Waits until the process has read: the link takes some hundred messages, fewer than a node may have ranks."""
         self._lacks = STALLED
-        self._events.watch(link.fileno(), READ | WRITE, lambda: self._on_room(link))
+        self._events.watch(self._link, READ | WRITE, self._on_room)
 
-    def _on_room(self, link: socket.socket) -> None:
-        self._events.watch(link.fileno(), READ, self._on_link)
+    def _on_room(self) -> None:
+        self._events.watch(self._link, READ, self._on_link)
         self._on_link()  # It may have died meanwhile.
-        if self._link is link:
+        if self._lacks == STALLED:
             self._start_again()
 
     def _on_link(self) -> None:
         try:
-            data = self._link.recv(MESSAGE_BYTES_MAX) if self._link is not None else b""
+            data = os.read(self._link, MESSAGE_BYTES_MAX)
         except BlockingIOError:
             return
         except OSError:
@@ -194,10 +196,10 @@ class Feeds:
 
     def _replace_process(self) -> None:
         """Replaces the dead writing process; the next continues the same files. What the dead one held is lost."""
-        if self._link is not None:
-            self._events.forget(self._link.fileno())
-            self._link.close()
-            self._link = None
+        if self._link >= 0:
+            self._events.forget(self._link)
+            os.close(self._link)
+            self._link = -1
         self._told_over.clear()
         for cycle in self._open_cycles:
             self._on_lost(cycle, -1, 0, DIED)
@@ -219,7 +221,7 @@ class Feeds:
     def _start_again(self) -> None:
         """Starts a process if there is none, and connects all feeds to it, or tries again later."""
         try:
-            if self._link is None:
+            if self._link < 0:
                 self._start_process()
             for feed in [*self._feeds.values(), *self._ending]:
                 if feed.sink < 0:
@@ -236,14 +238,14 @@ class Feeds:
             self._tell_over(cycle)
 
     def _tell_over(self, cycle: int) -> None:
-        if self._link is None or self._lacks or cycle in self._told_over:
+        if self._link < 0 or self._lacks or cycle in self._told_over:
             return
         with contextlib.suppress(OSError):  # The end of the link follows.
             try:
-                self._link.send(json.dumps(["over", cycle, *self._open_cycles[cycle]]).encode())
+                os.write(self._link, json.dumps(["over", cycle, *self._open_cycles[cycle]]).encode())
                 self._told_over.add(cycle)
             except BlockingIOError:
-                self._wait_for_room(self._link)
+                self._wait_for_room()
 
     # --- one worker's output ---------------------------------------------------------------------------------------
 

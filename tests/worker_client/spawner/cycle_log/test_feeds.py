@@ -73,6 +73,26 @@ def test_the_last_words_of_a_worker_are_known_at_once(script: Script, tmp_path: 
     assert exited.error == "RuntimeError: lost my way"
 
 
+def test_what_a_rank_opens_stays_open_when_the_spawner_s_memory_in_it_is_collected(
+    script: Script, tmp_path: Path
+) -> None:
+    path = script(
+        """
+        import gc, os
+        gc.disable()
+        opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(64)]
+        gc.collect()
+        for each in opened:
+            os.fstat(each)
+        """
+    )
+    with Rig(path) as rig:
+        assert [each.code for each in rig.run(plan(tmp_path))] == [0]
+        preforked = rig.prefork(1, 1)
+        (exited,) = rig.run(plan(tmp_path, cycle=1), cycle=1)
+        assert ({exited.pid}, exited.code) == (preforked, 0)
+
+
 def test_a_writer_that_stands_still_costs_lines_and_holds_nobody_up(script: Script, tmp_path: Path) -> None:
     path = script("import os\nfor n in range(200): os.write(1, b'%099d\\n' % n * 1000)")
     with Rig(path) as rig:
