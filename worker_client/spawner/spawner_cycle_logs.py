@@ -28,6 +28,7 @@ RECORD_VARIABLE = "NVRX_CURRENT_CYCLE_INFO"
 LINK_NAME = "cycle.log"  # to the file of the cycle, in the folder of a rank's logs
 RUN_LINK_NAME = "cycle.run"  # beside it: "leads" to when this run began, in ms of Unix time
 EPOCH_VARIABLE = "HOLDFAST_FENCING_EPOCH"  # when the leader of the cycle was given the job, in Unix time in ms
+_STANDARD_STREAMS = frozenset(range(3))
 
 
 class CycleLogs:
@@ -88,8 +89,10 @@ class CycleLogs:
         then()
 
     def _start(self, link_fd: int) -> int:
+        # Without the job's claim and what else a worker inherits: a dead disk may hold this process up after the job.
+        inherited = self._inherited._replace(fds=_STANDARD_STREAMS)
         start = Start({}, {}, keep=frozenset({link_fd}))
-        pid = children.fork_and_call(self._inherited, start, lambda: _write(link_fd), leave=self._events.close)
+        pid = children.fork_and_call(inherited, start, lambda: _write(link_fd), leave=self._events.close)
         self._killing.spare(pid)
         return pid
 

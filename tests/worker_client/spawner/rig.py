@@ -78,7 +78,7 @@ class Rig:
             self.process = subprocess.Popen(
                 start.argv,
                 env=start.env,
-                pass_fds=[theirs.fileno(), start.settings_fd, *([whole.watch_fd] if whole.watch_fd >= 0 else [])],
+                pass_fds={theirs.fileno(), start.settings_fd, whole.watch_fd, *whole.claim_fds} - {-1},
                 cwd=cwd,
                 stdout=stdout,
                 stderr=stderr,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +13,8 @@ import pytest
 from holdfast_wire.spawner_link import CycleLogClosed, Emptied, Exited, KillTree, OutputDropped, Spawn, WorkerPlan
 
 from tests.worker_client.spawner.conftest import Script
-from tests.worker_client.spawner.rig import Rig, until, worker
+from tests.worker_client.spawner.cycle_log.test_feeds import writer_of
+from tests.worker_client.spawner.rig import Rig, is_alive, until, worker
 from worker_client.spawner import spawner_cycle_logs
 from worker_client.spawner.spawner_cycle_logs import CycleLogs
 
@@ -64,6 +67,24 @@ def test_all_that_a_disk_has_refused_is_told_at_the_end_of_the_cycle(script: Scr
     assert closed.lost_lines == 30_000
     assert told[-1].dropped_bytes == closed.lost_bytes == 30_000 * 103
     assert f"cannot write {tmp_path}/train_cycle0.log: a pipe, a device, a link or a folder" in told[-1].reason
+
+
+def test_a_writer_that_outlives_the_job_does_not_hold_its_id(script: Script, tmp_path: Path) -> None:
+    """A disk that does not answer holds it up, as the signal does here."""
+    claim = os.open(tmp_path / "claim", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(claim, fcntl.LOCK_EX)
+    with Rig(script("print('x')"), claim_fds=(claim,)) as rig, (tmp_path / "claim").open() as next_run:
+        os.close(claim)
+        rig.run(plan(tmp_path))
+        writer = writer_of(rig)
+        rig.seen.add(writer)
+        os.kill(writer, signal.SIGSTOP)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(next_run, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        rig.send_end()
+        rig.process.wait(30)
+        assert is_alive(writer)
+        fcntl.flock(next_run, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_replaced_rank_writes_into_the_file_of_the_same_cycle(script: Script, tmp_path: Path) -> None:
