@@ -13,7 +13,7 @@ from collections import deque
 from typing import NamedTuple
 
 from holdfast_wire import framing, socket_user, spawner_link
-from holdfast_wire.spawner_link import HandOverPages, HoldPages, Keep, Kept, Ready, Report, WelcomeBack
+from holdfast_wire.spawner_link import HandOverPages, HoldPages, Keep, Kept, Learned, Ready, Report, WelcomeBack
 from holdfast_wire.spawner_settings import SpawnerSettings
 
 from .held_progress_pages import Pages
@@ -144,9 +144,14 @@ class SupervisorReconnect:
 
     def save(self) -> None:
         """Saves the texts for a supervisor that finds neither its predecessor nor this process. Ignores failures."""
-        reports = [spawner_link.encode(report).decode() for report in self._reports]
+        reports = [spawner_link.encode(_without_values(report)).decode() for report in self._reports]
         cgroup = self._ready.cgroup if self._ready is not None else ""
         self._file.save(self._texts, {"taken": self._taken, "reports": reports, "cgroup": cgroup})
+
+
+def _without_values(report: Report) -> Report:
+    """Returns the report without values of variables that the script has set: they are never written to a file."""
+    return report._replace(steps=()) if isinstance(report, Learned) else report
 
 
 def _may_come_in(connection: socket.socket) -> bool:

@@ -71,3 +71,23 @@ def test_a_message_in_several_parts_counts_only_once_the_last_has_come(tmp_path:
         reconnect.keep(link.Keep({"a": "4"}, 1, more=True))
         reconnect.keep(link.Keep({"b": "4"}, 1))
         assert returned(reconnect, tmp_path) == ({"a": "4", "b": "4"}, [])
+
+
+def test_values_that_a_script_has_set_are_in_no_file_but_reach_the_next_supervisor(
+    tmp_path: Path, listener: socket.socket
+) -> None:
+    with listener:
+        path = tmp_path / "kept"
+        reconnect = SupervisorReconnect(
+            SpawnerSettings("j", ("t.py",), return_fd=listener.fileno(), keep_path=str(path))
+        )
+        listen(listener.fileno())
+        learned = link.Learned(("TOKEN=s3cret", "torch"), ("/lib",), "every worker imports torch")
+        for report in (READY, learned, SPAWNED):
+            reconnect.note(report)
+        reconnect.keep(link.Keep({"a": "1"}, 0))
+        reconnect.save()
+        assert "s3cret" not in path.read_text()
+        kept = [link.decode(report.encode()) for report in json.loads(path.read_bytes())["reports"]]
+        assert kept == [READY, learned._replace(steps=()), SPAWNED]
+        assert returned(reconnect, tmp_path) == ({"a": "1"}, [READY, learned, SPAWNED])
