@@ -26,3 +26,8 @@ CYCLE_VARIABLE = "HOLDFAST_CYCLE"
 
 # Names the spawner that has started a process: jobs of the same id may run beside each other on a machine.
 SPAWNER_VARIABLE = "HOLDFAST_SPAWNER"
+
+# The process that writes the logs of cycles may outlive a lost spawner, so it shows the job's id under this name, which
+# is as long as the other.
+LOG_OF_VARIABLE = "HOLDFAST_LOG_OF"
+LOG_PROCESS_NAME = "hf-log"  # the kernel shows it even of one that has ended

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+_ARG_START, _ENV_START = 48, 50  # in proc_pid_stat(5); the next field is the end
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -80,17 +81,29 @@ def variables() -> dict[bytes, bytes]:
     return found
 
 
+def rename_variable(name: str, other: str) -> None:
+    """Shows a variable of this process's start under another name, which is as long, to those who look from outside."""
+    start, content = _memory(_ENV_START)
+    at = (b"\0" + content).find(f"\0{name}=".encode())
+    if at >= 0:
+        ctypes.memmove(start + at, other.encode(), len(name))
+
+
+def _memory(field: int) -> tuple[int, bytes]:
+    """Returns the address in this field of /proc/self/stat, and the content up to the one in the next field."""
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    start, end = (int(each) for each in fields[field - 3 : field - 1])  # the first field here is the third
+    return start, ctypes.string_at(start, end - start) if start and end > start else b""
+
+
 class Title:
     """The command line and name of this process in `ps`; keeps the original ones to restore them."""
 
     def __init__(self) -> None:
         with open("/proc/self/comm", "rb") as file:
             self._comm = file.read().rstrip(b"\n")
-        with open("/proc/self/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        self._start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end, proc_pid_stat(5)
-        size = end - self._start if self._start and end > self._start else 0
-        self._arguments = ctypes.string_at(self._start, size) if size else b""
+        self._start, self._arguments = _memory(_ARG_START)
 
     def show(self, comm: str, text: str) -> None:
         """Shows `text` (cut to the length of the original command line) and `comm`."""

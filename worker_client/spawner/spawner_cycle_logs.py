@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from holdfast_wire.private_supervisor import JOB_ID_VARIABLE, LOG_OF_VARIABLE, LOG_PROCESS_NAME
 from holdfast_wire.spawner_link import CycleLogClosed, OutputDropped, Report, WorkerPlan
 
 from . import children, error_file, identity
@@ -124,5 +125,6 @@ def _link(plan: WorkerPlan, run_began_ms: int) -> None:
 def _write(link_fd: int) -> None:
     """Runs the log process, a fork that has the spawner's memory but does not need it."""
     identity.die_with_parent(0)  # Unwritten output outlives a killed spawner.
-    identity.set_comm(b"hf-log")
+    identity.set_comm(LOG_PROCESS_NAME.encode())
+    identity.rename_variable(JOB_ID_VARIABLE, LOG_OF_VARIABLE)
     log_process.serve(link_fd)

@@ -42,6 +42,19 @@ def in_a_child(run: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def test_a_variable_is_shown_under_another_name_from_outside() -> None:
+    def run() -> None:
+        before = Path("/proc/self/environ").read_bytes()
+        identity.rename_variable("PATH", "THAT")
+        identity.rename_variable("NOT_THERE", "THERE_NOT")
+        shown = Path("/proc/self/environ").read_bytes()
+        assert b"\0" + shown == (b"\0" + before).replace(b"\0PATH=", b"\0THAT=")
+        assert shown != before
+        assert os.environ["PATH"]
+
+    assert in_a_child(run) == 0
+
+
 def test_what_is_shown_fits_the_place_and_is_restored() -> None:
     def run() -> None:
         before = [Path(f"/proc/self/{each}").read_bytes() for each in ("cmdline", "comm")]

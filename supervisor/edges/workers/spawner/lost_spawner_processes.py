@@ -5,19 +5,25 @@ afterwards they are ours. So the processes killed here are our descendants, were
 live spawner. A spawner that a previous supervisor started is not our descendant. All orphans are known by session or by
 their marks: the job, and the spawner that has started them. The job alone is not enough: an abandoned search may still
 run when the next spawner of the job starts.
+
+The process that writes the logs of cycles shows the job by another mark. It is left alone: it writes what the workers
+have printed, and ends by itself.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import anyio
-from holdfast_wire.private_supervisor import JOB_ID_VARIABLE, SPAWNER_VARIABLE
+from holdfast_wire.private_supervisor import JOB_ID_VARIABLE, LOG_OF_VARIABLE, LOG_PROCESS_NAME, SPAWNER_VARIABLE
 from holdfast_wire.process_sweep import Sweep
 
 from supervisor.edges.machine.clock import Clock
+from supervisor.edges.machine.own_process import threads
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.process_table import ProcessEntry
 
@@ -102,8 +108,15 @@ class Orphans:
                 continue
             if entry.pid != self._spawner_pid or entry.state not in "ZX":
                 found.append(entry)  # the link reaps a dead spawner to learn how it ended
-            waiting += children.get(entry.pid, [])
+            below = children.get(entry.pid, [])
+            if entry.pid == self._spawner_pid:
+                below = [each for each in below if not self._writes_logs(each)]
+            waiting += below
         return found
+
+    def _writes_logs(self, child: ProcessEntry) -> bool:
+        """Returns whether this child of the spawner writes the logs of cycles."""
+        return process_table.initial_variable(child.pid, LOG_OF_VARIABLE) == self._job_id
 
     def _is_left_by_us(self, child: ProcessEntry, own_session: int) -> bool:
         """Returns whether `child`, a child of ours (or anybody's if the spawner was not ours), is left over.
@@ -176,6 +189,25 @@ def kill_cgroup(folder: str) -> None:
             (place / "cgroup.kill").write_text("1")
         except OSError:
             continue  # It was removed, or the kernel is older than 5.14: then our search must do.
+
+
+def reap_log_processes() -> None:
+    """Reaps processes that have written the logs of ended spawners, in a thread. One that still writes is left."""
+
+    def reap() -> None:
+        for entry in process_table.all_processes():
+            if entry.parent_pid == os.getpid() and entry.has_ended and _name(entry.pid) == LOG_PROCESS_NAME:
+                with suppress(ChildProcessError):  # another thread has reaped it
+                    os.waitid(os.P_PID, entry.pid, os.WEXITED | os.WNOHANG)
+
+    with suppress(OSError):  # without a thread, they stay until the next call
+        threads.start(Thread(target=reap, name="log processes", daemon=True))
+
+
+def _name(pid: int) -> str:
+    with suppress(OSError), open(f"/proc/{pid}/comm", "rb") as file:
+        return file.read().decode(errors="replace").rstrip("\n")
+    return ""
 
 
 async def wait_for_end(pids: Sequence[int]) -> bool:

@@ -16,6 +16,7 @@ from supervisor.edges.machine.own_process.side_threads import SideThreads, Stuck
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.auto_heartbeat_pages import MainThreads
 from supervisor.edges.workers.page_hand_over import PageOffers
+from supervisor.edges.workers.spawner.lost_spawner_processes import reap_log_processes
 from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles
 from supervisor.edges.workers.spawner.spawner_link import SpawnerLink
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess, start_process
@@ -100,6 +101,8 @@ class SpawnerLifecycle(msgspec.Struct, frozen=True):
             return str(error)
         finally:
             self.pages.end(spec.job_id)
+            if spec.logs.cycle_prefix:
+                reap_log_processes()
 
     def leave(self, job_id: str, files: SpawnerFiles) -> None:
         """Notes the files of a spawner that ended under the previous supervisor."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import anyio
 import psutil
 import pytest
-from holdfast_wire.private_supervisor import JOB_ID_VARIABLE, SPAWNER_VARIABLE
+from holdfast_wire.private_supervisor import JOB_ID_VARIABLE, LOG_OF_VARIABLE, SPAWNER_VARIABLE
 
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.workers.spawner.lost_spawner_processes import Orphans, kill_cgroup, wait_for_end
@@ -20,6 +20,13 @@ from tests.edges.workers.worker_side import until
 NAME = "of-1-0123"
 # A parent that starts an orphan in a separate session, prints its pid, and dies.
 ORPHAN = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True, stdout=-3).pid)"
+# A spawner with a worker and a log process, which shows the variable that is named; prints their pids.
+SPAWNER = """
+import subprocess, sys, time
+for env in {}, {sys.argv[1]: "job"}:
+    print(subprocess.Popen(["sleep", "600"], env=env, start_new_session=True, stdout=-3).pid, flush=True)
+time.sleep(600)
+"""
 
 
 @pytest.fixture
@@ -40,8 +47,8 @@ def orphan():
             process.wait(10)
 
 
-def _spawner(*command: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, start_new_session=True)
+def _spawner(*command: str, stdout: int | None = None) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdout=stdout, start_new_session=True)
 
 
 async def _emptied(orphans: Orphans, others: frozenset[int]) -> None:
@@ -76,6 +83,22 @@ async def test_an_escapee_of_the_next_spawner_of_the_job_is_left_alone(orphan: C
     assert orphans.kill(others=frozenset()) == []
     assert theirs.is_running()
     spawner.wait(10)
+
+
+async def test_the_process_that_writes_the_logs_is_left_alone_though_its_spawner_still_lives():
+    process_table.become_subreaper()
+    with _spawner(sys.executable, "-c", SPAWNER, LOG_OF_VARIABLE, stdout=subprocess.PIPE) as spawner:
+        assert spawner.stdout is not None
+        worker, writer = (psutil.Process(int(spawner.stdout.readline())) for _ in range(2))
+        orphans = Orphans("job", spawner.pid, NAME)
+        try:
+            assert orphans.kill(others=frozenset()) == sorted((spawner.pid, worker.pid))
+            await _emptied(orphans, frozenset())
+            assert writer.status() != psutil.STATUS_ZOMBIE
+        finally:
+            spawner.kill()
+            writer.kill()
+            writer.wait(10)
 
 
 async def test_a_session_of_a_worker_counts_whatever_its_environment(orphan: Callable[[str], psutil.Process]):

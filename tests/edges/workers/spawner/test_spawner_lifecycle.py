@@ -14,15 +14,26 @@ import msgspec
 import psutil
 import pytest
 from holdfast_wire import spawner_link as link
+from holdfast_wire.private_supervisor import LOG_PROCESS_NAME
 
 from supervisor.config import JobSpec
+from supervisor.config.job_logs import JobLogs
 from supervisor.edges.workers.spawner import dead_spawner_state, spawner_discovery, spawner_process
 from supervisor.edges.workers.spawner.lost_spawner_processes import Orphans
 from supervisor.edges.workers.spawner.spawner_lifecycle import STUCK_STARTS_MAX, SpawnerLifecycle
 from supervisor.ports.edges import Spawner
 from tests.edges.workers.worker_side import until
+from worker_client.spawner.cycle_log.worker_pipe import waiting_bytes
 
 LIMIT_S = 30
+PRINTS = """
+import os, time
+print("one", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.01)
+print("two", flush=True)
+time.sleep(600)
+"""
 
 
 class Ear:
@@ -191,6 +202,44 @@ async def test_one_that_is_killed_is_a_loss_and_takes_its_workers_with_it(spec: 
     (worker,) = [message.pid for message in ear.heard if isinstance(message, link.Spawned)]
     with pytest.raises(ProcessLookupError):
         os.kill(worker, 0)
+
+
+def _unread_bytes(pid: int) -> int:
+    """Returns how much waits in the pipes that the process reads."""
+    found = 0
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        if str(each.readlink()).startswith("pipe:"):
+            reader = os.open(each, os.O_RDONLY | os.O_NONBLOCK)
+            found += waiting_bytes(reader)
+            os.close(reader)
+    return found
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+async def test_what_is_printed_is_in_the_log_of_the_cycle_though_the_spawner_is_killed(
+    spec: JobSpec, tmp_path: Path, is_asked: bool
+) -> None:
+    """A stopped log process stands for one whose disk does not answer."""
+    (tmp_path / "wait.py").write_text(PRINTS)
+    log = tmp_path / "train_cycle0.log"
+    keeper = SpawnerLifecycle(private=True, output_dir=None)
+    async with kept(keeper, spec) as spawner:
+        spawner.send(link.Spawn(0, (link.WorkerPlan(0, 0, {}, cycle_log=str(log)),)))
+        await until(lambda: log.exists() and log.read_text() == "one\n")
+        (writer,) = [each for each in psutil.Process(spawner.pid).children() if each.name() == LOG_PROCESS_NAME]
+        writer.suspend()
+        await until(lambda: writer.status() == psutil.STATUS_STOPPED)
+        (tmp_path / "go").touch()
+        await until(lambda: _unread_bytes(writer.pid))
+        if is_asked:
+            spawner.kill("it is stuck")
+        else:
+            os.kill(spawner.pid, signal.SIGKILL)
+    writer.resume()
+    await until(lambda: log.read_text() == "one\ntwo\n")
+    await until(lambda: writer.status() == psutil.STATUS_ZOMBIE)
+    await _keep(keeper, msgspec.structs.replace(spec, python="/bin/false", logs=JobLogs(str(tmp_path / "next"))))
+    await until(lambda: not psutil.pid_exists(writer.pid))
 
 
 async def test_an_interpreter_that_is_not_there_is_said_at_once(spec: JobSpec) -> None:
