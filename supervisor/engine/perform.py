@@ -365,7 +365,8 @@ class EnginePerformer:
             if is_newest():
                 self._inbox.post(node_messages.WorkerEndSeen(job_id, cycle, local_rank))
 
-        if job.spec.numa_binding != "none" and not job.gpu_places:
+        # The spawner of a returning job would get nothing meanwhile, neither the fence nor a stop.
+        if job.spec.numa_binding != "none" and not job.gpu_places and not job.is_returning:
             await self._find_places(job)
         try:
             reason = await self._edges.spawners.keep(

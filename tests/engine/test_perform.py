@@ -17,6 +17,7 @@ from supervisor.core import orders
 from supervisor.core.facts import JobState, RestartRules, Verdict
 from supervisor.core.node import node_messages
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
+from supervisor.engine.recovery import snapshot_texts
 from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.errors import NotNowError
 from tests.engine.world import ObedientSpawner, World
@@ -199,6 +200,30 @@ async def test_a_spawner_that_comes_after_the_fence_was_moved_gets_it_at_once(tm
         await world.settle()
         heard = [each.until_ns for each in world.spawners.started[-1].heard if isinstance(each, link.Fence)]
         assert heard == [12_500_000_000]
+
+
+async def test_a_job_that_is_taken_back_does_not_wait_for_the_places_of_its_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The GPU driver does not answer. Meanwhile the spawner would get neither the fence nor a stop."""
+    async with anyio.create_task_group() as tasks:
+        before = await World(tasks, tmp_path, keeps=True).submit(JobSpec("j", ("t.py",), numa_binding="node"))
+        restored = snapshot_texts.restored(before.kept)
+        record, kept = restored.record, restored.snapshot
+        world = World(tasks, tmp_path, keeps=True)
+
+        async def never(_: JobSpec) -> None:
+            await anyio.sleep_forever()
+
+        monkeypatch.setattr(world.gpus, "places", never)
+        world.job_service.take_back(record)
+        world.engine.take_back("j", kept.machines, kept.coordinator)
+        world.performer.take_back(record, kept.unfinished, kept.reports)
+        await world.settle()
+        world.job_service.stop("j", reason="enough", signal=0)
+        await world.settle()
+        assert link.Signal in [type(each) for spawner in world.spawners.started for each in spawner.heard]
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_spawner_that_could_not_be_killed_in_time_does_not_disturb_the_next_one(tmp_path: Path) -> None:
