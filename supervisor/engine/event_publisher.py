@@ -1,7 +1,7 @@
 """Who learns what happened? The journal, the log and everyone who watches a job.
 
-If a later supervisor may take over the job, nobody reads an event before the job's spawner keeps it. Otherwise a
-supervisor killed in between would leave an event, or its number, that the next one gives again.
+If a later supervisor may take over the job, nobody gets an event before the job's spawner keeps it: no reader, and no
+leader. Otherwise a supervisor killed in between would leave an event, or its number, that the next one gives again.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import anyio
 import msgspec
@@ -39,6 +40,13 @@ _log = logging.getLogger("holdfast.jobs")
 _engine_log = logging.getLogger("holdfast")
 
 
+class _Untold(NamedTuple):
+    """An event that is numbered, and not yet kept."""
+
+    event: RecordedEvent
+    is_for_leader: bool
+
+
 class EventPublisher:
     """Numbers every event of every job and passes it on. Never blocks and never raises."""
 
@@ -55,17 +63,15 @@ class EventPublisher:
         self._changed: dict[str, JobRecord] = {}
         self._unsent = unsent
         self._unkept = unkept
-        self._untold: dict[str, list[RecordedEvent]] = {}  # job id -> numbered, and not yet kept
+        self._untold: dict[str, list[_Untold]] = {}  # by job id
 
     def publish(self, job: JobRecord, event: JobEvent) -> None:
         node = job.node_name(self._node_name)
         if job.recorded_before and job.was_recorded(event, node=node):
             return
         recorded = job.record(event, node=node, at_ns=self._clock.unix_ns())
-        self._tell_or_wait(job, recorded)
+        self._tell_or_wait(job, _Untold(recorded, is_for_leader=job.spec.nodes is not None))
         self.changed(job)
-        if job.spec.nodes is not None:
-            self._unsent.note(recorded)
         _log.log(
             logging.DEBUG if _is_told_already(job, recorded) else _LEVELS[weight(recorded.kind)],
             "%s",
@@ -96,17 +102,15 @@ class EventPublisher:
         taken = msgspec.structs.replace(
             event, sequence=job.sequence, reason=job.redacted(event.reason), details=details
         )
-        self._tell_or_wait(job, taken)
+        self._tell_or_wait(job, _Untold(taken, is_for_leader=False))
 
-    def _tell_or_wait(self, job: JobRecord, recorded: RecordedEvent) -> None:
-        job_id = recorded.job_id
+    def _tell_or_wait(self, job: JobRecord, news: _Untold) -> None:
+        job_id = news.event.job_id
+        untold = self._untold.setdefault(job_id, [])
+        untold.append(news)
         if self._unkept is None or not job.is_kept:
             self.tell(job_id)
-            self._write(recorded)
-            self._show(recorded)
             return
-        untold = self._untold.setdefault(job_id, [])
-        untold.append(recorded)
         if len(untold) > UNTOLD_EVENTS_MAX:
             self.tell(job_id)
         elif len(untold) == 1:
@@ -118,12 +122,14 @@ class EventPublisher:
     def tell(self, job_id: str, through_sequence: int | None = None) -> None:
         """Hands on what was held back. None: all of it."""
         untold = self._untold.pop(job_id, [])
-        later = [each for each in untold if through_sequence is not None and each.sequence > through_sequence]
+        later = [each for each in untold if through_sequence is not None and each.event.sequence > through_sequence]
         if later:
             self._untold[job_id] = later
-        for each in untold[: len(untold) - len(later)]:
-            self._write(each)
-            self._show(each)
+        for event, is_for_leader in untold[: len(untold) - len(later)]:
+            self._write(event)
+            self._show(event)
+            if is_for_leader:
+                self._unsent.note(event)
 
     def record_again(self, events: Sequence[RecordedEvent]) -> None:
         """Records events again that the previous supervisor may not have saved; saved ones stay as they are."""
@@ -132,7 +138,8 @@ class EventPublisher:
 
     def uncommitted(self, job_id: str) -> Sequence[RecordedEvent]:
         """Returns the newest events that would be lost with this process, among them all that nobody was told of."""
-        return [*self._journal.uncommitted(job_id)[-KEPT_EVENTS_MAX:], *self._untold.get(job_id, ())]
+        untold = (each.event for each in self._untold.get(job_id, ()))
+        return [*self._journal.uncommitted(job_id)[-KEPT_EVENTS_MAX:], *untold]
 
     def _write(self, recorded: RecordedEvent) -> None:
         try:

@@ -98,6 +98,17 @@ async def test_what_no_spawner_keeps_has_a_bound_and_is_told(monkeypatch: pytest
     assert job_service.journal.kinds()[4:] == []
 
 
+def test_the_leader_gets_no_event_before_the_spawner_keeps_it() -> None:
+    """If this supervisor were lost before that, the next one would give the number to another event."""
+    job_service, job = JobService(), JobRecord(SHARED, {}, 5, "/logs")
+    job.is_returning = True
+    job_service.publish(job, "a", "b")
+    assert job_service.unsent.get("j") is None
+    for through, kinds in ((1, ["a"]), (None, ["a", "b"])):
+        job_service.publisher.tell("j", through)
+        assert [event.kind for event in job_service.unsent.of("j").events] == kinds
+
+
 async def test_who_watches_an_ended_job_waits_for_nothing() -> None:
     async with JobService().publisher.watch("j", ended=True) as events:
         assert [event async for event in events] == []
