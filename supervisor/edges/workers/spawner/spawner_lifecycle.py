@@ -32,7 +32,7 @@ STUCK_STARTS_MAX = 2  # per job; each is a thread that waits for a file system
 class _Left(msgspec.Struct):
     """The files that the spawners of one run of a job leave."""
 
-    files: SpawnerFiles | None = None  # of the last one that ended
+    files: SpawnerFiles | None = None  # of the last one that ended, until another one keeps the job
     is_forgotten: bool = False  # files that come later are removed at once
 
 
@@ -91,7 +91,7 @@ class SpawnerLifecycle(msgspec.Struct, frozen=True):
                 return link(self.early.pop(), hearing, interpreter)
             return link(await self._start(spec, environment, learned), hearing, interpreter)
 
-        succession = SpawnerSuccession(start, on_message)
+        succession = SpawnerSuccession(start, on_message, partial(_remove_files, left))
         found = self.found.pop(spec.job_id, None)
         if found:
             succession.take_back(found, link)
@@ -162,14 +162,19 @@ class SpawnerLifecycle(msgspec.Struct, frozen=True):
 def _forget(left: _Left | None) -> None:
     if left is not None:
         left.is_forgotten = True
-        if left.files is not None:
-            left.files.remove()
+        _remove_files(left)
 
 
 def _keep_files(left: _Left, files: SpawnerFiles) -> None:
     if left.is_forgotten:
         files.remove()
         return
+    _remove_files(left)
+    left.files = files
+
+
+def _remove_files(left: _Left) -> None:
+    """Removes them. The next supervisor would wait for a spawner that could not be killed."""
     if left.files is not None:
         left.files.remove()
-    left.files = files
+        left.files = None

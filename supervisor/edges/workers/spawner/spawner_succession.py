@@ -56,10 +56,11 @@ class SpawnerSuccession:
 
     _current: SpawnerLink  # set by `run`, before anybody can ask
 
-    def __init__(self, start: StartSpawner, on_message: OnMessage) -> None:
-        """The caller must call `run`."""
+    def __init__(self, start: StartSpawner, on_message: OnMessage, on_kept: Callable[[], None]) -> None:
+        """The caller must call `run`. `on_kept` is called each time the current spawner keeps the job."""
         self._start = start
         self._on_message = on_message
+        self._on_kept = on_kept
         self._lost: list[str] = []  # why a needed spawner was lost, and what it left
         self._ending = False
         self._tasks: TaskGroup | None = None
@@ -94,6 +95,11 @@ class SpawnerSuccession:
         self._texts |= changed
         for name in [name for name, text in texts.items() if not text]:
             del self._texts[name]
+
+        def kept() -> None:
+            self._on_kept()
+            on_kept()
+
         # The next supervisor goes on with the newest texts that one of them has: no order may be part of them that has
         # not left.
         for link in sorted(self._living, key=lambda each: not collected.get(each)):
@@ -102,7 +108,7 @@ class SpawnerSuccession:
             link.keep(
                 self._texts if is_new else changed,
                 tuple(collected.get(link, ())),
-                on_kept if link is self._current else _nothing,
+                kept if link is self._current else _nothing,
                 are_all=is_new,
             )
 

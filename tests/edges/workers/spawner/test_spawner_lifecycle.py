@@ -123,6 +123,25 @@ async def test_what_it_kept_stays_until_the_end_of_the_job_is_recorded(spec: Job
     assert spawner_discovery.find_files(folder) == []
 
 
+async def test_what_a_lost_spawner_kept_is_removed_once_the_next_one_keeps_the_job(
+    spec: JobSpec, tmp_path: Path
+) -> None:
+    """It may be a process that can't be killed, for which the next supervisor would wait."""
+    folder = tmp_path / "spawners"
+    keeper = keeper_of(folder)
+    async with kept(keeper, spec) as spawner:
+        spawner.kill("it is stuck")
+    (first,) = spawner_discovery.find_files(folder)
+    is_kept = anyio.Event()
+    async with kept(keeper, spec) as spawner:
+        assert first in spawner_discovery.find_files(folder)
+        spawner.keep({"state": "all of it"}, (), is_kept.set)
+        await is_kept.wait()
+        (second,) = spawner_discovery.find_files(folder)
+        spawner.kill("it is stuck, too")
+    assert second != first
+
+
 async def test_what_a_killed_spawner_leaves_after_the_end_was_recorded_is_removed_too(
     spec: JobSpec, tmp_path: Path
 ) -> None:
