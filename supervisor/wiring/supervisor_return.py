@@ -60,6 +60,7 @@ RECORDED_S = 1.0  # for what the journal says of a job whose spawner does not an
 EVENTS_MAX = 1_000  # of one job, recorded after the kept data
 
 _Recorded = tuple[SpawnerFiles, SpawnerIdentity]
+_Left = tuple[SpawnerFiles, SpawnerIdentity, DeadSpawnerState | None]
 _T = TypeVar("_T")
 
 _log = logging.getLogger("holdfast")
@@ -194,6 +195,9 @@ class Returning(msgspec.Struct, frozen=True):
             if found[0].texts:
                 _log.error("cannot take over job %s, which ends: %s", job_id, error)
                 await self._give_up(job_id, found, str(error))
+            elif any(left is not None and left.texts for _, _, left in await _left_by(recorded)):
+                why = f"its spawner was lost, and the next one (pid {found[0].pid}) had nothing of the job yet"
+                await self._end_lost(job_id, recorded, found, why)
             else:
                 _log.warning("job %s had not begun when its supervisor was lost: submit it again", job_id)
                 await _end_all(found)
@@ -224,9 +228,7 @@ class Returning(msgspec.Struct, frozen=True):
         return asked is not None
 
     async def _recorded_after(self, restored: Restored) -> list[RecordedEvent]:
-        job_id, last = restored.record.spec.job_id, restored.snapshot.sequence
-        ask = partial(self.journal.events, job_id, after_sequence=last, limit=EVENTS_MAX)
-        past = await _of_the_journal(ask, otherwise=None)
+        past = await self._recorded(restored.record, after_sequence=restored.snapshot.sequence)
         if past is None:
             snapshot_texts.skip_events(restored.record, EVENTS_MAX)
         return past or []
@@ -236,13 +238,17 @@ class Returning(msgspec.Struct, frozen=True):
         sessions = restored.sessions
         if sessions is None or (sessions.leads and sessions.candidate is None):
             return []
-        last = restored.snapshot.sequence
-        job_id, first = restored.record.spec.job_id, max(0, last - EVENTS_MAX)
-        ask = partial(self.journal.events, job_id, after_sequence=first, limit=EVENTS_MAX)
-        known = await _of_the_journal(ask, otherwise=[])
+        first = max(0, restored.snapshot.sequence - EVENTS_MAX)
+        known = await self._recorded(restored.record, after_sequence=first) or ()
         all_of_it = {event.sequence: event for event in (*known, *restored.events, *past)}
         own = (all_of_it[sequence] for sequence in sorted(all_of_it))
         return [event for event in own if all(name != ARRIVED for name, _ in event.details)]
+
+    async def _recorded(self, job: JobRecord, *, after_sequence: int) -> list[RecordedEvent] | None:
+        """Returns events of this run, since earlier ones of its id have the same numbers. None: the disk is silent."""
+        run = job.spec.job_id, job.submitted_at_ns
+        ask = partial(self.journal.recorded_events, *run, after_sequence=after_sequence, limit=EVENTS_MAX)
+        return await _of_the_journal(ask, otherwise=None)
 
     def _begin(self, restored: Restored, history: Sequence[RecordedEvent]) -> None:
         """Lets waiting messages of the other nodes in, after the restored ones."""
@@ -349,14 +355,12 @@ class Returning(msgspec.Struct, frozen=True):
         reason = "; ".join(filter(None, (self.faults.get(job_id), reason)))
         for each in found:
             each.kill()
-        left = [
-            (each, known, await in_thread_or_here(partial(dead_spawner_state.read, each))) for each, known in recorded
-        ]
+        left = await _left_by(recorded)
         known = [(files, leftover) for files, _, leftover in left if leftover is not None]
         late = next(filter(None, (why_unattended(one) for _, leftover in known for one in leftover.reports)), "")
         if late:
             reason = f"{reason}: {late}; raise that limit if a supervisor may be away for longer"
-        newest_files, newest = max(known, key=lambda each: each[1].turns, default=(None, None))
+        newest_files, newest = max(known, key=lambda each: _newness(each[1]), default=(None, None))
         restored = None
         try:
             restored = snapshot_texts.restored(newest.texts if newest is not None else {})
@@ -387,9 +391,12 @@ class Returning(msgspec.Struct, frozen=True):
 
     async def _has_recorded_end(self, restored: Restored) -> bool:
         """Returns whether the end of this run is recorded: its supervisor ended before it removed the kept data."""
-        record = restored.record
-        known = await _of_the_journal(partial(self.journal.recorded, record.spec.job_id), otherwise=None)
-        return known is not None and known.state.has_ended and known.submitted_at_ns == record.submitted_at_ns
+        from supervisor.edges.machine.journal.journal_reader import is_lost  # late: it loads SQLite
+
+        run = restored.record.spec.job_id, restored.record.submitted_at_ns
+        known = await _of_the_journal(partial(self.journal.recorded, *run), otherwise=None)
+        # A verdict is recorded before the end. A judged report says only that this run's supervisor is gone.
+        return known is not None and known.ended_at_ns is not None and not is_lost(known)
 
     def _conclude(self, restored: Restored, left: DeadSpawnerState, reason: str, past: Sequence[RecordedEvent]) -> None:
         record, job_id = restored.record, restored.record.spec.job_id
@@ -413,6 +420,16 @@ class Returning(msgspec.Struct, frozen=True):
 def _last_noted_ns(files: Iterable[SpawnerFiles]) -> int | None:
     """Returns when the last spawner of a run was recorded; None if that is not known."""
     return max(filter(None, (each.noted_at_ns() for each in files)), default=None)
+
+
+async def _left_by(recorded: Sequence[_Recorded]) -> list[_Left]:
+    """Returns what each spawner has left in its file."""
+    return [(*each, await in_thread_or_here(partial(dead_spawner_state.read, each[0]))) for each in recorded]
+
+
+def _newness(left: DeadSpawnerState) -> tuple[int, int]:
+    """Returns how new its texts are. Each spawner of a job counts its own turns."""
+    return snapshot_texts.spawner_number(left.texts), left.turns
 
 
 def _why_killed(reaching: SpawnerReconnect) -> str:

@@ -270,6 +270,22 @@ def test_b5_a_job_whose_spawner_died_too_ends_with_a_verdict_and_nothing_is_left
     assert_nothing_left(launch, within_s=10)
 
 
+def test_b5_a_verdict_that_was_recorded_before_the_end_of_the_job_is_how_it_ends(
+    start: Start, daemon: NodeDaemon
+) -> None:
+    """The supervisor is lost while the spawner ends, which it does by itself."""
+    daemon.kill()
+    daemon.dies = "concluded -"
+    daemon.start()
+    launch = run_under(start, daemon, MONITORED, "0:*/init,beat,exit=0")
+    daemon.wait_for_death()
+    daemon.dies = ""
+    daemon.start()
+    assert launch.wait() == 0, launch.stderr_text()
+    assert numbers(launch) == [*range(1, len(launch.events()) + 1)]
+    assert_nothing_left(launch, within_s=10)
+
+
 def test_b5_a_job_of_the_same_id_in_another_container_is_left_alone(
     start: Start, daemon: NodeDaemon, tmp_path: Path
 ) -> None:

@@ -156,6 +156,16 @@ def restored(texts: Mapping[str, str]) -> Restored:
         raise UnreadableError(f"cannot read the state of the job: {type(error).__name__}: {error}") from error
 
 
+def spawner_number(texts: Mapping[str, str]) -> int:
+    """Returns which of the job's spawners had these texts; -1: that can't be read."""
+    try:
+        kept = record_text.read(texts.get(STATE) or "null")
+    except UnreadableError:
+        return -1
+    kept = kept.keepsake if isinstance(kept, PartedStateSnapshot) else kept
+    return kept.spawner_number if isinstance(kept, StateSnapshot) else -1
+
+
 def _restored(texts: Mapping[str, str]) -> Restored:
     missing = [name for name in (SPEC, STATE) if not texts.get(name)]
     if missing:

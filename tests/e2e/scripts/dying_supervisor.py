@@ -3,6 +3,7 @@
 $DIES is MOMENT KIND: in the turn that publishes an event of that kind, "decided" before anything of the turn has left,
 "kept" once the spawner has it, "told" once the journal has it on the disk. All that was recorded before is on the disk.
 "before-flush": it ends where it would wait for the disk after a job's end; KIND is ignored, and the disk got nothing.
+"concluded": once the verdict of a job is on the disk, and before the job's end; KIND is ignored.
 A job's submission has moments of its own, without KIND: "unanswered", and, once the submitter has its answer and
 watches the job: "unstarted" before there is a spawner, "unrecorded" and "unkept" before that spawner keeps anything.
 """
@@ -31,7 +32,7 @@ MOMENT, KIND = os.environ["DIES"].split()
 journals: list[Journal] = []
 watched = threading.Event()  # the submitter has the answer to its submission, and asks on
 start, keep, look_for = Journal.start, SpawnerSuccession.keep, ControlService._find  # pyright: ignore[reportPrivateUsage]
-note, submit = SpawnerFiles.note, JobService.submit
+note, submit, save = SpawnerFiles.note, JobService.submit, Journal.save
 
 
 def start_noted(self: Journal) -> None:
@@ -53,6 +54,12 @@ def keep_and_end(
         end()
     keep(self, texts, orders, end if is_due and MOMENT == "kept" else on_kept)
     if is_due:
+        end()
+
+
+def save_and_end(self: Journal, report: JobReport) -> None:
+    save(self, report)
+    if report.state.has_ended and report.ended_at_ns is None:
         end()
 
 
@@ -92,6 +99,8 @@ async def submit_or_end(self: JobService, spec: JobSpec, environment: Mapping[st
 ControlService._find, JobService.submit = find_and_note, submit_or_end  # pyright: ignore[reportPrivateUsage]
 if MOMENT == "before-flush":
     Journal.start, Journal.flush = start_never, end_instead
+elif MOMENT == "concluded":
+    Journal.start, Journal.save = start_noted, save_and_end
 elif MOMENT == "unstarted":
     spawner_lifecycle.start_process = end_once_watched
 elif MOMENT == "unrecorded":

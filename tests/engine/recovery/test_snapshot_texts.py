@@ -8,6 +8,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 from holdfast_wire import spawner_link as link
 
@@ -16,8 +17,9 @@ from supervisor.core.facts import JobState, RestartRules
 from supervisor.core.node import node_messages
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.loop import EngineEvent
-from supervisor.engine.recovery import snapshot_texts
+from supervisor.engine.recovery import record_text, snapshot_texts
 from supervisor.engine.recovery.record_text import UnreadableError
+from supervisor.engine.recovery.state_snapshot import PartedStateSnapshot
 from supervisor.ports.edges import Spawner, nobody_asks
 from supervisor.ports.reports import RecordedEvent
 from tests.engine.world import FakeSpawners, ObedientSpawner, World
@@ -252,6 +254,15 @@ async def test_a_job_of_a_version_without_fencing_epochs_has_one_from_its_next_c
 def test_without_a_text_that_counts_nothing_is_restored(missing: str) -> None:
     with pytest.raises(UnreadableError, match=missing):
         snapshot_texts.restored({"spec": "null", "state": "null", missing: ""})
+
+
+async def test_the_number_of_the_spawner_is_read_from_a_state_in_parts_too(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        spawner = await World(tasks, tmp_path, keeps=True).submit(SPEC)
+        kept = msgspec.structs.replace(snapshot_texts.restored(spawner.kept).snapshot, spawner_number=7)
+        states = [record_text.write(each) for each in (kept, PartedStateSnapshot(kept, 20), None)]
+        assert [snapshot_texts.spawner_number({"state": each}) for each in (*states, "", "{")] == [7, 7, -1, -1, -1]
+        tasks.cancel_scope.cancel()
 
 
 def test_texts_of_another_kind_are_refused() -> None:

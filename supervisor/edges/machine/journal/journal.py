@@ -159,9 +159,18 @@ class Journal:
                 return remembered.report
         return self._read(lambda reader: reader.job(job_id), otherwise=None)
 
-    def recorded(self, job_id: str) -> JobReport | None:
-        """Returns what a supervisor recorded last of the newest job with that id, though it may be dead."""
-        return self._read(lambda reader: reader.recorded(job_id), otherwise=None)
+    def recorded(self, job_id: str, submitted_at_ns: int | None = None) -> JobReport | None:
+        """Returns what a supervisor recorded last of that run, though it may be dead. None: of the newest one."""
+        return self._read(lambda reader: reader.recorded(job_id, submitted_at_ns), otherwise=None)
+
+    def recorded_events(
+        self, job_id: str, submitted_at_ns: int, *, after_sequence: int, limit: int
+    ) -> list[RecordedEvent]:
+        """Returns events that previous supervisors have recorded of that run. Raises SilentDiskError."""
+        return self._read(
+            lambda reader: reader.events(job_id, submitted_at_ns, after_sequence=after_sequence, limit=limit),
+            otherwise=[],
+        )
 
     def events(self, job_id: str, *, after_sequence: int = 0, limit: int) -> list[RecordedEvent]:
         """Returns events in order, including uncommitted ones; without a disk, those that memory still has.

@@ -69,14 +69,19 @@ class JournalReader:
         found = self._newest(job_id)
         return None if found is None else true_report(found[2])
 
-    def recorded(self, job_id: str) -> JobReport | None:
-        """Does the same without judging: returns what its supervisor recorded last, though it may be dead."""
-        found = self._newest(job_id)
+    def recorded(self, job_id: str, submitted_at_ns: int | None = None) -> JobReport | None:
+        """Does the same without judging: returns what its supervisor recorded last, though it may be dead.
+
+        `submitted_at_ns`: of that run of the id.
+        """
+        found = self._newest(job_id, submitted_at_ns)
         return None if found is None else _report_of(found[2])
 
-    def events(self, job_id: str, *, after_sequence: int = 0, limit: int = 1000) -> list[RecordedEvent]:
-        """Returns events of the newest job with that id, in order."""
-        found = self._newest(job_id)
+    def events(
+        self, job_id: str, submitted_at_ns: int | None = None, *, after_sequence: int = 0, limit: int = 1000
+    ) -> list[RecordedEvent]:
+        """Returns events of the newest job with that id, or of that run, in order."""
+        found = self._newest(job_id, submitted_at_ns)
         if found is None:
             return []
         connection, run, _ = found
@@ -86,15 +91,20 @@ class JournalReader:
         )
         return [_event_from_row(job_id, row) for row in connection.execute(query, (run, after_sequence, limit))]
 
-    def _newest(self, job_id: str) -> tuple[sqlite3.Connection, int, Sequence[Any]] | None:
-        """Returns the run with its REPORT_COLUMNS.
+    def _newest(
+        self, job_id: str, submitted_at_ns: int | None = None
+    ) -> tuple[sqlite3.Connection, int, Sequence[Any]] | None:
+        """Returns the run with its REPORT_COLUMNS. `submitted_at_ns`: only a run that was submitted then counts.
 
         In one journal it is the run that was recorded last: the clock may have been stepped back since an earlier one.
         """
-        query = f"SELECT run, {REPORT_COLUMNS} FROM jobs WHERE job_id = ? ORDER BY run DESC LIMIT 1"
+        query = (
+            f"SELECT run, {REPORT_COLUMNS} FROM jobs WHERE job_id = ? AND submitted_at_ns = ifnull(?, submitted_at_ns) "
+            "ORDER BY run DESC LIMIT 1"
+        )
         found: list[tuple[sqlite3.Connection, int, Sequence[Any]]] = []
         for connection in self._connections:
-            for run, *row in connection.execute(query, (job_id,)):
+            for run, *row in connection.execute(query, (job_id, submitted_at_ns)):
                 found.append((connection, run, row))
         return max(found, key=lambda each: each[2][1], default=None)
 

@@ -44,6 +44,18 @@ def test_the_newest_run_of_an_id_is_the_one_recorded_last(tmp_path: Path) -> Non
         assert [each.reason for each in reader.events("train")] == ["the second"]
 
 
+def test_an_earlier_run_of_an_id_is_told_from_the_newest_by_its_submission(tmp_path: Path) -> None:
+    first, second = report(submitted_at_ns=1_000), report(submitted_at_ns=2_000)
+    for each, reason in ((first, "the first"), (second, "the second")):
+        with started(tmp_path) as journal:
+            journal.save(each)
+            journal.record(event(1, reason=reason))
+    with open_reader(tmp_path) as reader:
+        assert reader.recorded("train", 1_000) == first
+        assert [each.reason for each in reader.events("train", 1_000)] == ["the first"]
+        assert (reader.recorded("train", 1_500), reader.events("train", 1_500)) == (None, [])
+
+
 def test_an_empty_state_directory_reads_as_empty(tmp_path: Path) -> None:
     with open_reader(tmp_path / "absent") as reader:
         assert reader.jobs() == []
