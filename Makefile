@@ -82,7 +82,7 @@ format: $(VENV)/.dev ## rewrite the sources as `make lint` wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-gpu: ## the tests that need a GPU, with an interpreter that has torch, pytest and holdfast: make gpu PYTHON=python3
+gpu: ## the tests that need a GPU, with an interpreter that has torch, holdfast and the dependency group gpu: make gpu PYTHON=python3
 	$(PYTHON) -m pytest -m gpu tests/gpu $(ARGS)
 
 bench: $(VENV)/.dev ## measure against torchrun and the reference product, write docs/benchmarks.md
@@ -124,7 +124,7 @@ proto: ## regenerate the protobuf stubs
 	proto/generate.sh
 
 clean: ## remove what these targets made
-	rm -rf $(VENV) $(VENV)-unit build dist demo-output .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-unit build dist demo-output demo-cluster-output docs/site/static/mermaid.min.js .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("cannot use Python %s: Holdfast needs 3.11 or newer; name another by make PYTHON=…" % sys.version.split()[0])'
@@ -132,10 +132,16 @@ $(VENV)/.venv:
 	$(PIP) --upgrade 'pip>=25.1'
 	@touch $@
 
+# A TORCH that somebody names is installed, even if another one was: the stamp has the name.
+ifneq ($(origin TORCH),file)
+ifneq ($(TORCH),$(file <$(VENV)/.torch))
+.PHONY: $(VENV)/.torch
+endif
+endif
 $(VENV)/.torch: $(VENV)/.venv
 	@echo 'installing $(TORCH) into $(VENV): pip brings CUDA, several GB; for the CPU alone, see docs/installation.md'
 	$(PIP) $(TORCH)
-	@touch $@
+	@echo '$(TORCH)' >$@
 
 $(VENV)/.holdfast: pyproject.toml $(VENV)/.torch
 	@if grep -qs 'supervisor.cli:main' $(OLD_NAME); then $(BIN)/python -m pip -q uninstall -y holdfast; fi

@@ -9,11 +9,15 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+import supervisor
+from worker_client import channel_protocol
 
 ROOT = Path(__file__).parents[1]
 VERSION = "holdfast 0.1.0\n"
@@ -214,3 +218,9 @@ def test_garbage_is_looked_for_again_once_the_command_itself_runs() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "True ['train.py']\n"), done.stderr
+
+
+def test_command_client_and_distribution_have_one_version() -> None:
+    """`holdfast doctor` compares those of a supervisor and a client."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == supervisor.__version__ == channel_protocol.CLIENT_VERSION

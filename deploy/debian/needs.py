@@ -1,4 +1,4 @@
-"""Which packages does the supervisor in a wheel need, for each Python? Prints one requirement per line."""
+"""Which packages do the commands in a wheel need, for each Python? Prints one requirement per line."""
 
 import sys
 import zipfile
@@ -10,7 +10,7 @@ with zipfile.ZipFile(wheel) as opened:
     metadata = Parser().parsestr(opened.read(name).decode())
 for requirement in metadata.get_all("Requires-Dist", []):
     needed, _, marker = requirement.partition(";")
-    if marker.strip() in ("", "extra == 'supervisor'"):
+    if marker.strip() in ("", "extra == 'supervisor'", "extra == 'top'", "extra == 'otel'"):
         sys.stdout.write(f"{needed.strip()}\n")
     elif "extra" not in marker:
         sys.exit(f"cannot tell whether to install {requirement!r}: the marker is new; teach {__file__}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import logging
 import os
 import subprocess
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def execute_argv(argv: Sequence[str]) -> int:
         raise InvalidRequestError(
             f"cannot run {request.spec.command[0]}: the current folder was removed; go to one that exists"
         )
-    for warning in (*request.warnings, *_hidden_client(request, cwd)):
+    for warning in (*request.warnings, *_hidden_client(request, cwd), *_other_environment(request, os.environ)):
         if warning != ONE_THREAD:  # It is said once the first workers start.
             standard_streams.say(f"holdfast: {warning}")
     if request.dry_run:
@@ -73,6 +74,19 @@ def _hidden_client(request: RunRequest, cwd: str) -> tuple[str, ...]:
     folder = cwd if spec.entry is Entry.MODULE else os.path.join(cwd, os.path.dirname(spec.command[0]))
     found = name_conflicts.hidden_client(folder)
     return (f"warning: {found}",) if found else ()
+
+
+def _other_environment(request: RunRequest, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns a warning if the ranks run in this command's Python, which lacks torch, beside an active environment."""
+    active = environ.get("VIRTUAL_ENV") or environ.get("CONDA_PREFIX")
+    if request.spec.python or request.spec.entry is Entry.COMMAND or not active or active == sys.prefix:
+        return ()
+    if importlib.util.find_spec("torch") is not None:
+        return ()
+    return (
+        f"warning: the ranks run in {sys.executable}, which has no torch, and not in the active environment {active}; "
+        f"for that one: --python python3",
+    )
 
 
 def _folder() -> str:

@@ -93,3 +93,33 @@ def test_a_warning_before_the_log_is_open_is_a_line_of_the_command(
     (tmp_path / "open").chmod(0o777)
     assert run.execute_argv(["--no-python", "no-such"]) != 0
     assert capfd.readouterr().err.startswith("holdfast: warning: cannot claim the id of job ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "is_told"),
+    [
+        (["train.py"], {"VIRTUAL_ENV": "/envs/u/env"}, True),
+        (["-m", "train"], {"CONDA_PREFIX": "/envs/u/conda"}, True),
+        (["--python", "python3", "train.py"], {"VIRTUAL_ENV": "/envs/u/env"}, False),
+        (["train.py"], {"VIRTUAL_ENV": "/envs/u/env", "PYTHON_EXEC": "python3"}, False),
+        (["--no-python", "train"], {"VIRTUAL_ENV": "/envs/u/env"}, False),
+        (["train.py"], {"VIRTUAL_ENV": sys.prefix}, False),
+        (["train.py"], {}, False),
+    ],
+)
+def test_ranks_without_torch_beside_an_active_environment_are_announced(
+    arguments: list[str],
+    variables: dict[str, str],
+    is_told: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """As with the command of the Debian package, or of /opt/holdfast."""
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHON_EXEC"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
+    assert run.execute_argv(["--dry-run", *arguments]) == 0
+    told = f"the ranks run in {sys.executable}, which has no torch" in capsys.readouterr().err
+    assert told == is_told

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.sources import ROOT, copied
+from supervisor import __version__
+from tests.deploy.sources import MANUAL_PAGES, ROOT, copied
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("hatchling") is None, reason="needs hatchling: pip install --group dist"
@@ -62,7 +63,9 @@ def test_the_wheel_has_every_module_and_nothing_else(dist: Path):
         for path in (ROOT / folder).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert names == own | {"holdfast_command.py", "holdfast_torchrun.py"}
+    pages = {f"holdfast_torch-{__version__}.data/data/share/man/man1/{p.name}" for p in (ROOT / MANUAL_PAGES).iterdir()}
+    assert pages
+    assert names == own | pages | {"holdfast_command.py", "holdfast_torchrun.py"}
 
 
 def test_the_sdist_builds_the_same_wheel(dist: Path, tmp_path: Path):

@@ -70,16 +70,13 @@ def started(tmp_path: Path, *, code: int, is_lost: bool, holdfast: str = "") -> 
     for name, text in {**PROGRAMS, **({"holdfast": holdfast} if holdfast else {})}.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    # The script puts its installation first; nothing is there on this machine.
-    text = SCRIPT.read_text().replace("/opt/holdfast/bin", str(tmp_path))
-    (tmp_path / "script").write_text(text)
     with srun_port(is_lost=is_lost) as port:
         environment = {
-            "PATH": os.environ["PATH"], "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "7",
+            "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "7",
             "SLURM_JOB_NUM_NODES": "3", "SLURM_SRUN_COMM_HOST": "127.0.0.1", "SLURM_SRUN_COMM_PORT": str(port),
             "CODE": str(code), "CALLS": str(tmp_path / "calls"), "LOST": "yes" if is_lost else "no",
         }  # fmt: skip
-        command = ["bash", str(tmp_path / "script")]
+        command = ["bash", str(SCRIPT)]
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as script:
             yield script
 

@@ -93,6 +93,7 @@ for place in /run /var/lib /var/spool /opt $covers; do mount -t tmpfs -o mode=75
 for path; do [ -e "$path" ] || keep "/mnt/kept$path" "$path"; done
 mkdir -p /run/slurmctld /run/slurmd /opt/holdfast/bin
 ln -s "$(command -v {HOLDFAST})" /opt/holdfast/bin/
+ln -s /bin/false /opt/holdfast/bin/python3 # without torch, as a site has it
 for file in etc/passwd etc/group etc/slurm; do mount --bind {SITE}/$file /$file; done
 """
 # The parts of the checkout and its Python that an ordinary user needs.
@@ -133,7 +134,8 @@ class SlurmLab:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.home = folder / "home"
-        self.variables = {"PATH": "/opt/holdfast/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+        # As after `activate`: the user's own Python comes first, and /opt/holdfast/bin is not there.
+        self.variables = {"PATH": f"{sys.prefix}/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
         self._furnish()
         self.lab = Lab(NODES)
 

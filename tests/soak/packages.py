@@ -76,7 +76,11 @@ dpkg -i /seen/*.deb
 holdfast --version
 holdfast run --python /opt/holdfast/bin/python3 --nproc-per-node 2 --max-restarts 1 /seen/script.py
 for unit in holdfast holdfast-healthd; do test -f /lib/systemd/system/$unit.service; done
-for copied in users/holdfast.service slurm/prolog.sh slurm/settings; do test -f /usr/share/doc/holdfast/$copied; done
+for copied in users/holdfast.service slurm/prolog.sh slurm/settings nvhcd/config.yaml; do
+    test -f /usr/share/holdfast/$copied
+done
+test -f /usr/share/man/man1/holdfast-run.1
+/opt/holdfast/bin/python3 -c "import textual, opentelemetry.sdk"
 dpkg -i /seen/*.deb
 dpkg -r holdfast
 for left in /opt/holdfast /usr/bin/holdfast /lib/systemd/system/holdfast.service; do test ! -e $left; done
