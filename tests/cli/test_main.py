@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,17 @@ def test_stop_restart_and_cordon_act_and_say_so(tmp_path: Path) -> None:
         assert stopped.code == 0
         assert stopped.err.endswith("holdfast: job train-7f3a has ended: enough\n")
         assert '"state": "stopped"' in home.holdfast("status", "train", "-o", "json").out
+
+
+def test_a_reason_or_a_name_that_is_not_utf_8_is_taken_as_text(tmp_path: Path) -> None:
+    home, reason = Home(tmp_path), os.fsdecode(b"caf\xe9")
+    with home.supervisor(running()):
+        for command in (("restart", "train"), ("stop", "train"), ("drain",)):
+            done = home.holdfast(*command, "--reason", reason)
+            assert done.code == 0, done.err
+        assert r"caf\udce9" in home.holdfast("jobs").out
+        unknown = home.holdfast("drain", "--node", reason)
+        assert (unknown.code, "choose one of n0" in unknown.err) == (1, True), unknown.err
 
 
 @pytest.mark.parametrize("command", [("drain", "--node", ""), ("uncordon", ""), ("cordon", "")])

@@ -36,6 +36,7 @@ from supervisor.edges.operators.control_encoding import (
     REQUEST_BYTES_MAX,
     SERVICE,
     submission_to_wire,
+    wire_text,
 )
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
 from supervisor.errors import ExhaustedError, HoldfastError, NoAnswerError, NoSupervisorError
@@ -217,11 +218,13 @@ class ControlClient:
     def stop(
         self, job_id: str, *, reason: str, signal: int = 0, grace_s: float | None = None, of_node: bool = False
     ) -> None:
-        request = wire.StopJobRequest(job_id=job_id, reason=reason, signal=signal, grace_s=grace_s, of_node=of_node)
+        request = wire.StopJobRequest(
+            job_id=job_id, reason=wire_text(reason), signal=signal, grace_s=grace_s, of_node=of_node
+        )
         self._call("StopJob", request, wire.StopJobResponse)
 
     def restart(self, job_id: str, *, reason: str) -> int:
-        request = wire.RestartJobRequest(job_id=job_id, reason=reason)
+        request = wire.RestartJobRequest(job_id=job_id, reason=wire_text(reason))
         return self._call("RestartJob", request, wire.RestartJobResponse).next_cycle
 
     def stacks(self, job_id: str, rank: int | None = None) -> Evidence:
@@ -276,11 +279,11 @@ class ControlClient:
 
     def cordon(self, name: str, *, reason: str, leaves: bool = False) -> NodeReport:
         """Cordons the node. `leaves`: see ports.JobRequests.set_cordon."""
-        request = wire.CordonNodeRequest(name=name, reason=reason, leaves=leaves)
+        request = wire.CordonNodeRequest(name=wire_text(name), reason=wire_text(reason), leaves=leaves)
         return node_from_wire(self._call("CordonNode", request, wire.Node))
 
     def uncordon(self, name: str) -> NodeReport:
-        return node_from_wire(self._call("UncordonNode", wire.UncordonNodeRequest(name=name), wire.Node))
+        return node_from_wire(self._call("UncordonNode", wire.UncordonNodeRequest(name=wire_text(name)), wire.Node))
 
     def lead_rendezvous(self, rendezvous: RendezvousRequest) -> bool:
         request = wire.LeadRendezvousRequest(**msgspec.structs.asdict(rendezvous))

@@ -75,8 +75,8 @@ def job_to_wire(report: JobReport) -> wire.Job:
         exit_code=report.exit_code,
         submitted_at_ns=report.submitted_at_ns,
         ended_at_ns=report.ended_at_ns,
-        log_dir=_text(report.log_dir),
-        command=[_text(word) for word in shown_command(report.command)],
+        log_dir=wire_text(report.log_dir),
+        command=[wire_text(word) for word in shown_command(report.command)],
         supervisor_pid=report.supervisor_pid,
         stragglers=[_straggler_to_wire(each) for each in report.stragglers],
         script=_told(report.script),
@@ -85,7 +85,7 @@ def job_to_wire(report: JobReport) -> wire.Job:
 
 def _straggler_to_wire(each: Straggler) -> wire.Straggler:
     return wire.Straggler(
-        section=_text(each.section),
+        section=wire_text(each.section),
         node=each.node,
         ranks=each.ranks,
         is_node=each.is_node,
@@ -106,7 +106,7 @@ def _job_node_to_wire(node: JobNodeReport) -> wire.JobNode:
         heard_at_ns=node.heard_at_ns,
         lost_at_ns=node.lost_at_ns,
         ranks=node.ranks,
-        log_dir=_text(node.log_dir),
+        log_dir=wire_text(node.log_dir),
         checks=[_check_to_wire(each) for each in node.checks],
         unreachable_pid=node.unreachable_pid,
         unreachable_state=node.unreachable_state,
@@ -116,7 +116,7 @@ def _job_node_to_wire(node: JobNodeReport) -> wire.JobNode:
 def _check_to_wire(check: CheckReport) -> wire.Check:
     return wire.Check(
         check=check.check,
-        subject=_text(check.subject),
+        subject=wire_text(check.subject),
         verdict=check.verdict,
         reason=_told(check.reason),
         took_s=check.took_s,
@@ -136,7 +136,7 @@ def _rank_to_wire(rank: RankReport) -> wire.Rank:
         main_thread_age_s=rank.main_thread_age_s,
         main_thread_limit_s=rank.main_thread_limit_s,
         sections=[
-            wire.Section(name=_text(each.name), age_s=each.age_s, limit_s=each.limit_s) for each in rank.sections
+            wire.Section(name=wire_text(each.name), age_s=each.age_s, limit_s=each.limit_s) for each in rank.sections
         ],
         cycle_started_at_ns=rank.cycle_started_at_ns,
         exit_code=rank.exit_code,
@@ -154,7 +154,7 @@ def event_to_wire(event: RecordedEvent) -> wire.Event:
         rank=event.rank,
         kind=event.kind,
         reason=_told(event.reason),
-        details={_text(key): _told(value) for key, value in event.details},
+        details={wire_text(key): _told(value) for key, value in event.details},
         sequence=event.sequence,
     )
 
@@ -177,7 +177,7 @@ def node_to_wire(report: NodeReport) -> wire.Node:
 def evidence_to_wire(evidence: Evidence) -> wire.GetStacksResponse:
     return wire.GetStacksResponse(
         groups=[
-            wire.StackGroup(ranks=group.ranks, stack=_text(redacted_text(group.stack))) for group in evidence.groups
+            wire.StackGroup(ranks=group.ranks, stack=wire_text(redacted_text(group.stack))) for group in evidence.groups
         ],
         notes=[_told(note) for note in evidence.notes],
         source=evidence.source,
@@ -199,9 +199,9 @@ def refusal_to_wire(error: HoldfastError) -> bytes:
 
 def _told(text: str) -> str:
     """Returns a sentence without secrets, not too long; journals of older versions and other nodes may have others."""
-    return _text(shown_text(text))
+    return wire_text(shown_text(text))
 
 
-def _text(text: str) -> str:
+def wire_text(text: str) -> str:
     """Replaces lone surrogates, which protobuf refuses and file names and broken output may contain."""
     return text.encode("utf-8", "backslashreplace").decode()
