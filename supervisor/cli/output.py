@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import shutil
@@ -56,8 +57,9 @@ def write_json(document: object, *, one_line: bool) -> None:
 
 
 def json_of(document: object, *, one_line: bool) -> str:
-    """Returns JSON that controls no terminal."""
-    return printable.json_text(json.dumps(document, ensure_ascii=False, indent=None if one_line else 2))
+    """Returns JSON that controls no terminal, with JSON's own escapes for what stdout cannot encode."""
+    is_utf8 = codecs.lookup(_encoding()).name == "utf-8"
+    return printable.json_text(json.dumps(document, ensure_ascii=not is_utf8, indent=None if one_line else 2))
 
 
 def write(text: str) -> None:
@@ -130,8 +132,11 @@ def coloured(word: str, page: Paper) -> str:
 
 def _encodable(text: str) -> str:
     """Escapes what the terminal's encoding cannot show, instead of failing."""
-    encoding = sys.stdout.encoding or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
+    return text.encode(_encoding(), "backslashreplace").decode(_encoding())
+
+
+def _encoding() -> str:
+    return sys.stdout.encoding or "utf-8"
 
 
 def local_time(at_ns: int, *, milliseconds: bool = False) -> str:

@@ -58,6 +58,14 @@ def test_status_as_json_has_the_documented_keys(home: Home) -> None:
     assert "hunter2" not in done.out
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_json_is_json_whatever_stdout_can_encode(home: Home, encoding: str) -> None:
+    with home.supervisor(replace(running(), reason="🤗 é")):
+        for output in ("json", "jsonl"):
+            told = json.loads(home.holdfast("jobs", "-o", output, PYTHONIOENCODING=encoding).out)
+            assert (told["jobs"][0] if output == "json" else told)["reason"] == "🤗 é"
+
+
 @pytest.mark.parametrize(
     ("age_s", "limit_s", "cell"),
     [
