@@ -12,9 +12,9 @@ from supervisor.cli import output
 from supervisor.cli.argument_values import moment, positive, rank_number
 from supervisor.cli.command_json import events_document
 from supervisor.cli.reconnecting_client import SteadyClient
-from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments, check_rank
+from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments, known_ranks
 from supervisor.edges.operators.event_json import event_document
-from supervisor.errors import InvalidRequestError, NoSupervisorError
+from supervisor.errors import InvalidRequestError, NoSupervisorError, NotFoundError
 from supervisor.ports.reports import JobReport, RecordedEvent
 from supervisor.report.timeline.event_ordering import moment_ns
 
@@ -45,11 +45,15 @@ def add_arguments(parser: ArgumentParser) -> None:
 def execute(arguments: Namespace) -> int:
     with Supervisors(arguments, waits=True) as supervisors:
         found = supervisors.find(arguments.job, verb="show events of")
-        check_rank(found.report, arguments.rank, verb="show events of")
-        chosen = _Chosen(arguments)
-        events = chosen.of(found, supervisors)
         if arguments.output == "json" and arguments.follow:
             raise InvalidRequestError("cannot follow events with -o json: a document has an end; write -o jsonl")
+        chosen = _Chosen(arguments)
+        events = chosen.of(found, supervisors)
+        known = known_ranks(found.report, arguments.rank)
+        if known and arguments.follow and found.is_live:
+            output.say(f"{known}; rank {arguments.rank} is waited for")
+        elif known:
+            events = chosen.check_rank(events, known)
         if arguments.output == "json":
             output.write_json(events_document(found.report.job_id, map(event_document, events)), one_line=False)
         elif arguments.output == "jsonl":
@@ -69,6 +73,7 @@ class _Chosen:
         self._arguments = arguments
         self._kinds = {kind.strip() for text in arguments.kind for kind in text.split(",") if kind.strip()}
         self._seen: Counter[str] = Counter()
+        self._has_seen_rank = False
         self.shown = 0
 
     def of(self, found: FoundJob, supervisors: Supervisors) -> Iterator[RecordedEvent]:
@@ -85,6 +90,13 @@ class _Chosen:
             if event.sequence > last and self._fits(event):
                 yield self._show(event)
 
+    def check_rank(self, events: Iterator[RecordedEvent], known: str) -> Iterator[RecordedEvent]:
+        """Returns the same events. Raises NotFoundError if none is of the rank. `known`: see known_ranks."""
+        first = list(itertools.islice(events, 1))
+        if not first and not self._has_seen_rank:
+            raise NotFoundError(f"cannot show events of rank {self._arguments.rank}: there are none; {known}")
+        return itertools.chain(first, events)
+
     def why_none(self, job_id: str) -> str:
         seen = self._seen.total()
         if not seen:
@@ -94,6 +106,7 @@ class _Chosen:
 
     def _fits(self, event: RecordedEvent) -> bool:
         self._seen[event.kind] += 1
+        self._has_seen_rank |= event.rank == self._arguments.rank
         return (
             (not self._kinds or event.kind in self._kinds)
             and self._arguments.rank in (None, event.rank)

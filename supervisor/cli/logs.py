@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 from supervisor.cli import offline_logs, output
 from supervisor.cli.argument_values import cycle_number, positive, rank_number
 from supervisor.cli.reconnecting_client import SteadyClient
-from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments, check_rank
+from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments, known_ranks
 from supervisor.core import printable
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
+from supervisor.errors import NotFoundError
 
 LINE_BYTES_MAX = 64 * 1024  # a longer one is printed in parts
 
@@ -34,24 +35,33 @@ def add_arguments(parser: ArgumentParser) -> None:
 def execute(arguments: Namespace) -> int:
     with Supervisors(arguments, waits=True) as supervisors:
         found = supervisors.find(arguments.job, verb="show output of")
-        check_rank(found.report, arguments.rank, verb="show output of")
+        known = known_ranks(found.report, arguments.rank)
+        if known and arguments.follow and found.is_live:
+            output.say(f"{known}; rank {arguments.rank} is waited for")
         choice = LogChoice(arguments.rank, arguments.cycle, arguments.tail)
         is_cleaned = not found.is_own and sys.stdout.isatty()
         counted = _Counted(_pieces(found, choice, follow=arguments.follow))
-        pieces = iter(counted)
-        if arguments.output == "jsonl":
-            for line in _lines(pieces):
-                output.write_json(_line_document(line), one_line=True)
-        elif arguments.rank is not None and not is_cleaned:
-            for piece in pieces:
-                _write(piece.data)
-        else:
-            for line in _lines(pieces):
-                prefix = "" if arguments.rank is not None else f"[cycle {line.cycle} rank {line.rank}] "
-                _write(prefix.encode() + (_cleaned(line.data) if is_cleaned else line.data))
+        try:
+            _show(iter(counted), arguments, is_cleaned=is_cleaned)
+        except NotFoundError as error:
+            raise NotFoundError(f"{error}; {known}" if known else str(error)) from error
         if not counted.bytes:
-            output.say(f"the selected ranks of job {found.name} have printed nothing (logs: {found.report.log_dir})")
+            what = f"the selected ranks of job {found.name} have printed nothing (logs: {found.report.log_dir})"
+            output.say(f"{what}; {known}" if known else what)
     return 0
+
+
+def _show(pieces: Iterator[LogPiece], arguments: Namespace, *, is_cleaned: bool) -> None:
+    if arguments.output == "jsonl":
+        for line in _lines(pieces):
+            output.write_json(_line_document(line), one_line=True)
+    elif arguments.rank is not None and not is_cleaned:
+        for piece in pieces:
+            _write(piece.data)
+    else:
+        for line in _lines(pieces):
+            prefix = "" if arguments.rank is not None else f"[cycle {line.cycle} rank {line.rank}] "
+            _write(prefix.encode() + (_cleaned(line.data) if is_cleaned else line.data))
 
 
 class _Counted:

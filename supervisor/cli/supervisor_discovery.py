@@ -329,13 +329,16 @@ def add_place_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--state-dir", metavar="DIR", help="read finished jobs from the journal there")
 
 
-def check_rank(report: JobReport, rank: int | None, *, verb: str) -> None:
-    """Raises NotFoundError for a rank that the job does not have, as far as its ranks are known."""
+def known_ranks(report: JobReport, rank: int | None) -> str:
+    """Returns which ranks the job has, if `rank` is not among them; "" otherwise.
+
+    It may have had others: a smaller cycle has fewer, and the record of a large job names only those of one node.
+    """
     ranks = sorted(each.rank for each in report.ranks)
     if rank is None or not ranks or rank in ranks:
-        return
+        return ""
     have = f"ranks {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]} only"
-    raise NotFoundError(f"cannot {verb} rank {rank}: job {report.job_id} has {have}; choose one of those")
+    return f"job {report.job_id} has {have} as far as is known here"
 
 
 def _each_once(jobs: Sequence[FoundJob]) -> list[FoundJob]:

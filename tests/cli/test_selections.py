@@ -54,8 +54,9 @@ def test_events_are_selected_by_kind_rank_age_and_number(home: Home) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "why"),
     [
-        (("events", JOB, "--rank", "7"), 1, "cannot show events of rank 7: job train-7f3a has ranks 0 to 3"),
-        (("logs", JOB, "--rank", "7"), 1, "cannot show output of rank 7: job train-7f3a has ranks 0 to 3"),
+        (("events", JOB, "--rank", "7"), 1, "of rank 7: there are none; job train-7f3a has ranks 0 to 3 as far"),
+        (("logs", JOB, "--rank", "7"), 1, "holds nothing of rank 7; the workers have not started yet, or old"),
+        (("logs", JOB, "--rank", "7"), 1, "; job train-7f3a has ranks 0 to 3 as far as is known here\n"),
         (("logs", JOB, "--rank", "-1"), 2, "'-1' is not a rank; ranks are numbers from 0"),
         (("stacks", JOB, "--rank", "one"), 2, "'one' is not a rank; ranks are numbers from 0"),
         (("logs", JOB, "--tail", "many"), 2, "'many' is not a whole number of 1 or more"),
@@ -76,6 +77,28 @@ def test_a_bad_selection_says_what_there_is(home: Home, arguments: tuple[str, ..
         done = home.holdfast(*arguments)
     assert (done.code, done.out) == (code, "")
     assert why in done.err
+
+
+def test_a_rank_that_only_an_earlier_cycle_had_is_shown(home: Home) -> None:
+    folder = home.root / "logs" / "cycle_0" / "rank_7"
+    folder.mkdir(parents=True)
+    (folder / "stdout.log").write_text("hello\n")
+
+    def is_shown() -> bool:
+        logs = home.holdfast("logs", JOB, "--rank", "7")
+        return (logs.code, logs.out, logs.err) == (0, "hello\n", "") and kinds(home, "--rank", "7") == ["worker_exited"]
+
+    with home.supervisor(running(log_dir=str(home.root / "logs"))) as supervisor:  # ranks 0 to 3
+        supervisor.tell(f"publish {JOB} 7")
+        assert is_shown()
+        none_so_young = home.holdfast("events", JOB, "--rank", "7", "--since", "1h")
+        assert (none_so_young.code, "none of the 2 events of job train-7f3a fits" in none_so_young.err) == (0, True)
+        follower = home.start("logs", JOB, "--rank", "8", "--follow")
+        assert follower.stderr is not None
+        assert "has ranks 0 to 3 as far as is known here; rank 8 is waited for" in follower.stderr.readline()
+        follower.kill()
+        follower.communicate()
+    assert is_shown(), "by what is recorded"
 
 
 def test_jobs_are_selected_by_state(home: Home) -> None:

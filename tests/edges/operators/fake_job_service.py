@@ -187,11 +187,13 @@ class FakeJobService:
         ends = cordoned and self.cordon_ends
         return replace(self._node, leaves=("train",) if leaves else (), cordon_ends=ends, job_ids=tuple(self.reports))
 
-    def publish(self, job_id: str, kind: str = "worker_exited", reason: str = "because", lost: bool = False) -> None:
+    def publish(
+        self, job_id: str, kind: str = "worker_exited", reason: str = "because", lost: bool = False, rank: int = 1
+    ) -> None:
         """Records an event; `lost`: watchers are behind and do not get it."""
         self._sequence[job_id] += 1
         number = self._sequence[job_id]
-        event = RecordedEvent(job_id, number, 1_000_000_000 * number, kind, reason, 2, 0, "n0", 1, (("code", "9"),))
+        event = RecordedEvent(job_id, number, 1_000_000_000 * number, kind, reason, 2, 0, "n0", rank, (("code", "9"),))
         if self._journal is not None:
             self._journal.record(event)
         for watcher in [] if lost else self.watchers:
@@ -254,9 +256,9 @@ def _say(text: str) -> None:
 
 
 async def _main(socket_path: Path, state_dir: Path, reports: list[JobReport], node_name: str) -> None:
-    """Serves; stdin has lines "publish JOB", "silence JOB", "end JOB", "forget" (a cordon ends with it) and "together".
+    """Serves. The end of stdin ends the process.
 
-    The end of stdin ends the process.
+    Its lines: "publish JOB [RANK]", "silence JOB", "end JOB", "forget" (a cordon ends with it) and "together".
     """
     journal = Journal(state_dir, on_alarm=_say)
     journal.start()
@@ -270,9 +272,9 @@ async def _main(socket_path: Path, state_dir: Path, reports: list[JobReport], no
         sys.stdout.flush()
         with anyio.open_signal_receiver(signal.SIGTERM):
             async for line in anyio.wrap_file(sys.stdin):
-                verb, _, job_id = line.strip().partition(" ")
+                verb, job_id, rank, *_ = [*line.split(), "", "", ""]
                 if verb == "publish":
-                    job_service.publish(job_id, reason="a line from the test")
+                    job_service.publish(job_id, reason="a line from the test", rank=int(rank or 1))
                 elif verb == "silence":
                     job_service.silence(job_id, 30.0)
                 elif verb == "forget":
