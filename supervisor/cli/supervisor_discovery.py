@@ -106,6 +106,7 @@ class Supervisors:
         self.silence = Silence()
         self._refusals: list[str] = []
         self._runs: list[FoundJob] = []
+        self._failed: list[Answering] = []  # to answer a list: not asked for another
 
     def __enter__(self) -> Supervisors:
         with contextlib.ExitStack() as undo:
@@ -195,9 +196,9 @@ class Supervisors:
 
         `ask` gets the time that this supervisor has. One that has ended meanwhile is left out, or the next one is asked
         if its jobs run on. One of this user's own that is stopped is not waited for. Raises the refusal of this user's
-        own supervisor.
+        own supervisor. One that has not answered before is not asked again.
         """
-        asked = [each for each in self.answering if not self._is_stopped(each)]
+        asked = [each for each in self.answering if each not in self._failed and not self._is_stopped(each)]
         limits_s = [OWN_LIST_S if each.is_own or len(self.answering) == 1 else OTHERS_LIST_S for each in asked]
         questions = [partial(ask, each, limit_s) for each, limit_s in zip(asked, limits_s, strict=True)]
         told = ask_all(questions, within_s=max(limits_s, default=0.0) + GRACE_S)
@@ -211,7 +212,9 @@ class Supervisors:
             path = each.client.socket_path
             if not isinstance(answer, HoldfastError):
                 answers.append((each, answer))
-            elif isinstance(answer, ExhaustedError) and each in self.own:
+                continue
+            self._failed.append(each)
+            if isinstance(answer, ExhaustedError) and each in self.own:
                 why = str(answer).removeprefix(f"cannot ask the supervisor at {path}: ").removesuffix("; try again")
                 self._miss(path, each.pid, why)
             elif each.is_own and not isinstance(answer, NoSupervisorError):
@@ -284,10 +287,18 @@ class Supervisors:
             raise InvalidRequestError(
                 f"cannot {verb} a job: an empty text names none; give a name that holdfast jobs shows"
             )
-        jobs = self.jobs(include_ended=True)
-        user, between, job_id = name.partition(job_owners.BETWEEN)
-        theirs = [job for job in jobs if between and job_owners.is_user(user, job.uid)]
-        meant, beginning = (theirs, job_id) if theirs else (jobs, name)
+        # Live jobs first: all that have ended may take longer to list than a command waits.
+        running = self.jobs(include_ended=False)
+        meant, beginning = _meant(name, running)
+        exact = [job for job in meant if job.is_live and job.report.job_id == beginning]
+        is_one_users = live_only or beginning != name or self.own == self.answering
+        if exact and is_one_users:
+            return _only(exact, exact, name, verb)
+        everything = self.jobs(include_ended=True)
+        # A supervisor that has no time for the ended ones has told the live ones.
+        late = {job.run: job for job in running if job.supervisor in self._failed}
+        jobs = [*late.values(), *(job for job in everything if job.run not in late)]
+        meant, beginning = _meant(name, jobs)
         for fits in (_is_named(beginning), _begins_with(beginning)):
             matches = [job for job in meant if fits(job.report.job_id)]
             live = [job for job in matches if job.is_live]
@@ -378,6 +389,13 @@ def _live_key(job: FoundJob) -> tuple[int, str, tuple[str, ...]]:
     A machine runs one group of an id at a time, so two live runs of one user are two nodes of it.
     """
     return job.uid, job.report.job_id, job.report.command
+
+
+def _meant(name: str, jobs: list[FoundJob]) -> tuple[list[FoundJob], str]:
+    """Returns the jobs that a name may mean, and how their ids begin: USER/JOB means only that user's."""
+    user, between, job_id = name.partition(job_owners.BETWEEN)
+    theirs = [job for job in jobs if between and job_owners.is_user(user, job.uid)]
+    return (theirs, job_id) if theirs else (jobs, name)
 
 
 def _is_named(name: str) -> Callable[[str], bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -112,8 +112,11 @@ class JobRequests(Protocol):
 class JobHistory(Protocol):
     """The recorded data, committed or not. Calls block on a disk, unless they say otherwise: use a thread for them."""
 
-    def jobs(self, *, limit: int) -> Sequence[JobReport]:
-        """Returns jobs, newest first; live ones in their last saved state."""
+    def jobs(self, *, below: tuple[int, str] | None = None) -> Iterator[JobReport]:
+        """Yields jobs, newest first; live ones in their last saved state. Reads only as far as they are taken.
+
+        `below`: only jobs with a smaller `list_key` than this one.
+        """
         ...
 
     def job(self, job_id: str) -> JobReport | None: ...

@@ -92,6 +92,11 @@ class JobReport(msgspec.Struct, frozen=True):
     stragglers: tuple[Straggler, ...] = ()  # the slowest first
     script: str = ""  # when it was seen again after a restart
 
+    @property
+    def list_key(self) -> tuple[int, str]:
+        """Returns the run's key in lists, which begin with the greatest: the newest run has it."""
+        return self.submitted_at_ns, self.job_id
+
 
 class NodeReport(msgspec.Struct, frozen=True):
     """A node with its supervisor. `state`: ready or cordoned; of another node also left, lost or unknown."""

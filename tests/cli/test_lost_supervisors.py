@@ -35,5 +35,6 @@ def test_the_next_ones_are_awaited_and_asked_at_the_same_time(tmp_path: Path, mo
         ControlClient(tmp_path / "gone" / "control.sock") as gone,
     ):
         supervisors.answering = [Answering(each, is_private=False, uid=-1) for each in (gone, new)]
-        answers = supervisors.ask_each(ask)
+        answers, later = supervisors.ask_each(ask), supervisors.ask_each(ask)
     assert [answer for _, answer in answers] == ["new"]
+    assert [answer for _, answer in later] == ["new"], "nobody waits for the other one again"

@@ -6,11 +6,12 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import time
 from argparse import Namespace
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ import pytest
 
 from supervisor.cli.supervisor_discovery import OWN_LIST_S, Supervisors
 from supervisor.core.facts import JobState
+from supervisor.edges.machine.journal.journal_reader import report_to_json
 from supervisor.edges.operators import control_decoding
 from supervisor.edges.workers.spawner import spawner_discovery
 from supervisor.errors import NotFoundError
@@ -147,6 +149,32 @@ def test_a_job_that_cannot_be_read_costs_only_itself(home: Home, monkeypatch: py
         assert told == []
         supervisors.tell_refusals()
     assert len(told) == 1
+
+
+def test_a_long_history_hides_no_live_job(home: Home) -> None:
+    """All of it takes a supervisor longer to list than a command waits."""
+    with home.supervisor(running("train", submitted_at_ns=10**9), running("bert", submitted_at_ns=10**9)):
+        keep_ended(home.state / "journal.db", jobs=1_000, ranks=256)
+        assert _states(home, "status", "train") == ["running"]
+        stopped_it = home.holdfast("stop", "train")
+        assert (stopped_it.code, stopped_it.err) == (0, "holdfast: job train is being stopped\n")
+        assert home.holdfast("stop", "ber").code == 0, "a unique prefix"
+
+
+def keep_ended(journal: Path, *, jobs: int, ranks: int) -> None:
+    """Writes rows of ended jobs, old-1 and so on."""
+    ended = msgspec.structs.replace(running("old", ranks=ranks), state=JobState.SUCCEEDED, ended_at_ns=2_000)
+    text = report_to_json(ended)
+    rows = (
+        (f"old-{number}", number, text.replace(':"old"', f':"old-{number}"', 1).replace(":1000", f":{number}", 1))
+        for number in range(1, jobs + 1)
+    )
+    with closing(sqlite3.connect(journal)) as connection, connection:
+        connection.executemany(
+            "INSERT INTO jobs (job_id, submitted_at_ns, ended_at_ns, updated_at_s, state, report) "
+            "VALUES (?, ?, 2000, 0, 'succeeded', ?)",
+            rows,
+        )
 
 
 # --- several nodes of one job on this machine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -52,8 +52,8 @@ class History:
     def __init__(self, journal: FakeJournal) -> None:
         self._journal = journal
 
-    def jobs(self, *, limit: int) -> list[JobReport]:
-        return self._journal.reports[-limit:]
+    def jobs(self, *, below: tuple[int, str] | None = None) -> Iterator[JobReport]:
+        return reversed(self._journal.reports)
 
     def job(self, job_id: str) -> JobReport | None:
         return next((report for report in reversed(self._journal.reports) if report.job_id == job_id), None)

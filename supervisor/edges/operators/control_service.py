@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -30,7 +30,7 @@ from supervisor.edges.operators.control_encoding import (
     refusal_to_wire,
 )
 from supervisor.edges.operators.event_streams import all_events, past_events
-from supervisor.edges.operators.job_pages import merge, page_of
+from supervisor.edges.operators.job_pages import key_of, merge, page_of
 from supervisor.edges.operators.log_follower import LogPiece
 from supervisor.edges.operators.log_stream_server import set_at_end
 from supervisor.edges.rpc.grpc_connection import Call, Handler
@@ -49,7 +49,6 @@ from supervisor.ports.reports import JobReport, LogBytes
 
 MESSAGE_CHARACTERS_MAX = 1_500  # for a refusal: a client takes 8 KiB of trailers
 REASON_CHARACTERS_MAX = 1_000
-HISTORY_JOBS_MAX = 1_000
 HISTORY_THREADS_MAX = 2
 FOLLOWERS_MAX = 40  # of logs: each needs one inotify instance of the user's 128
 FOLLOWERS_OF_RUNS_MAX = 32  # a `holdfast run` has no place beyond it: the others are for `holdfast logs`
@@ -116,13 +115,15 @@ class ControlService:
 
     async def _list_jobs(self, request: wire.ListJobsRequest) -> Message:
         live = await self._job_service.look_at_all()
-        if request.include_ended:
-            recorded = await in_thread(lambda: self._history.jobs(limit=HISTORY_JOBS_MAX), limiter=self._limiter)
-            reports = merge(live, recorded)
-        else:
-            reports = merge([report for report in live if not report.state.has_ended], ())
-        page, next_token = page_of(reports, job_to_wire, size=request.page_size, token=request.page_token)
-        return wire.ListJobsResponse(jobs=page, next_page_token=next_token)
+
+        def page_from(reports: Iterator[JobReport]) -> wire.ListJobsResponse:
+            page, next_token = page_of(reports, job_to_wire, size=request.page_size, token=request.page_token)
+            return wire.ListJobsResponse(jobs=page, next_page_token=next_token)
+
+        if not request.include_ended:
+            return page_from(merge([report for report in live if not report.state.has_ended], ()))
+        recorded = self._history.jobs(below=key_of(request.page_token))
+        return await in_thread(lambda: page_from(merge(live, recorded)), limiter=self._limiter)
 
     async def _stop_job(self, request: wire.StopJobRequest) -> Message:
         if not 0 <= request.signal <= 64:

@@ -24,8 +24,8 @@ def page_of(
     if token:
         after = _read_page_token(token)
         left = [node for node in left if node.name > after]
-    page = first_of(left[: min(size or NODES_PAGE_MAX, NODES_PAGE_MAX)], encode)
-    return page, token_of(f"{_PREFIX}{left[len(page) - 1].name}") if len(left) > len(page) else ""
+    page, last = first_of(left, encode, size=min(size or NODES_PAGE_MAX, NODES_PAGE_MAX))
+    return page, "" if last is None else token_of(f"{_PREFIX}{last.name}")
 
 
 def _read_page_token(token: str) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -220,8 +220,8 @@ class FakeJobService:
 class NoHistory:
     """A history without jobs; see ports.JobHistory."""
 
-    def jobs(self, *, limit: int) -> Sequence[JobReport]:
-        return []
+    def jobs(self, *, below: tuple[int, str] | None = None) -> Iterator[JobReport]:
+        return iter(())
 
     def job(self, job_id: str) -> JobReport | None:
         return None

@@ -6,14 +6,17 @@ broken costs one alarm and the history, never the job: memory keeps the newest e
 
 from __future__ import annotations
 
+import contextlib
+import heapq
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.journal.journal_batch import Batch
 from supervisor.edges.machine.journal.timed_reads import SilentDiskError, TimedReads
 from supervisor.edges.machine.own_process.writer_thread import WriterThread
@@ -31,6 +34,7 @@ MEMORY_EVENTS_PER_JOB_MAX = 2_000
 BATCH_EVENTS_MAX = 1_000
 LINGER_S = 0.05  # for more to commit: a restart is over by then, and the thread has taken no time from it
 LIST_S = 4.0  # for the jobs on a disk; a list without them is better than none
+READ_AT_ONCE = 25  # jobs of a list: a page has 100 small ones, or 55 with 256 ranks each
 RETRY_S = 30.0  # between attempts on a journal that cannot be written
 
 Answer = TypeVar("Answer")
@@ -57,6 +61,7 @@ class Journal:
         """`starts_thread`: now, to wait for `start`: once workers run, they may have used up the limit on processes."""
         self._state_dir = state_dir
         self._reads = TimedReads()
+        self._clock = Clock()
         self._on_alarm = on_alarm
         self._wake = threading.Condition()
         self._hurry = threading.Event()  # somebody waits for what is not committed
@@ -138,18 +143,29 @@ class Journal:
         self.start()  # for a job that ended before anything was committed
         return self._thread.join(timeout_s) and self._is_idle()
 
-    def jobs(self, *, limit: int) -> list[JobReport]:
-        """Returns jobs, newest first: those on disk, unless it does not answer, and those that only memory knows."""
-        try:
-            on_disk = self._read(lambda reader: reader.jobs(limit=limit), otherwise=[], within_s=LIST_S)
-        except SilentDiskError:
-            on_disk = []
-        found = {(each.job_id, each.submitted_at_ns): each for each in on_disk}
+    def jobs(self, *, below: tuple[int, str] | None = None) -> Iterator[JobReport]:
+        """Yields jobs, newest first: those on disk, as long as it answers, and those that only memory knows.
+
+        `below`: only jobs with a smaller `list_key` than this one.
+        """
         with self._wake:
-            for remembered in self._memory.values():
-                if remembered.report:
-                    found[remembered.report.job_id, remembered.report.submitted_at_ns] = remembered.report
-        return sorted(found.values(), key=lambda report: report.submitted_at_ns, reverse=True)[:limit]
+            saved = [remembered.report for remembered in self._memory.values() if remembered.report]
+        known = {report.list_key: report for report in saved}
+        recent = (known[key] for key in sorted(known, reverse=True) if below is None or key < below)
+        on_disk = (report for report in self._jobs_on_disk(below) if report.list_key not in known)
+        yield from heapq.merge(recent, on_disk, key=lambda report: report.list_key, reverse=True)
+
+    def _jobs_on_disk(self, below: tuple[int, str] | None) -> Iterator[JobReport]:
+        until_s = self._clock.now_s() + LIST_S
+        with contextlib.suppress(SilentDiskError):
+            while found := self._next_on_disk(below, within_s=max(until_s - self._clock.now_s(), 0.0)):
+                yield from found
+                below = found[-1].list_key
+
+    def _next_on_disk(self, below: tuple[int, str] | None, *, within_s: float) -> list[JobReport]:
+        return self._read(
+            lambda reader: reader.jobs(limit=READ_AT_ONCE, below=below), otherwise=list[JobReport](), within_s=within_s
+        )
 
     def job(self, job_id: str) -> JobReport | None:
         """Returns the newest job with that id. Raises SilentDiskError if only the disk knows, and does not answer."""

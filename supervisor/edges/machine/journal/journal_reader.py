@@ -32,6 +32,7 @@ from supervisor.ports.reports import JobReport, RecordedEvent
 
 RECORDED_BY = "recorded_by"  # beside the report's own keys: lost_supervisors.own_identity of the supervisor
 REPORT_COLUMNS = "job_id, submitted_at_ns, report, updated_at_s"
+LISTED_MAX = 1_000  # runs, the newest: on a shared file system, each node has a journal with as many
 
 
 class _Writer(msgspec.Struct, frozen=True):
@@ -56,13 +57,25 @@ class JournalReader:
         for connection in self._connections:
             connection.close()
 
-    def jobs(self, *, limit: int = 1000) -> list[JobReport]:
-        """Returns each run, ended or not, newest first. Judges jobs that a dead supervisor left as live."""
-        query = f"SELECT {REPORT_COLUMNS} FROM jobs ORDER BY submitted_at_ns DESC, run DESC LIMIT ?"
-        found = [
-            true_report(row) for connection in self._connections for row in connection.execute(query, (max(0, limit),))
+    def jobs(self, *, limit: int = LISTED_MAX, below: tuple[int, str] | None = None) -> list[JobReport]:
+        """Returns runs, ended or not, newest first. Judges jobs that a dead supervisor left as live.
+
+        `below`: only those of the newest LISTED_MAX with a smaller `list_key`. Decodes no report that is not returned.
+        """
+        query = "SELECT submitted_at_ns, job_id, run FROM jobs ORDER BY submitted_at_ns DESC, job_id DESC LIMIT ?"
+        listed = [
+            (submitted_at_ns, job_id, number, run)
+            for number, connection in enumerate(self._connections)
+            for submitted_at_ns, job_id, run in connection.execute(query, (LISTED_MAX,))
         ]
-        return sorted(found, key=lambda report: report.submitted_at_ns, reverse=True)[: max(0, limit)]
+        newest = sorted(listed, reverse=True)[:LISTED_MAX]
+        wanted = [(number, run) for *key, number, run in newest if below is None or tuple(key) < below]
+        query = f"SELECT {REPORT_COLUMNS} FROM jobs WHERE run = ?"
+        return [
+            true_report(row)
+            for number, run in wanted[: max(0, limit)]
+            for row in self._connections[number].execute(query, (run,))
+        ]
 
     def job(self, job_id: str) -> JobReport | None:
         """Returns the newest job with that id."""
@@ -193,7 +206,7 @@ def _report_of(row: Sequence[Any]) -> JobReport:
     """Returns what was recorded. A damaged row is a job that is lost."""
     job_id, submitted_at_ns, text, _ = row
     try:
-        return report_from_json(text)
+        return msgspec.structs.replace(report_from_json(text), job_id=job_id, submitted_at_ns=submitted_at_ns)
     except (records.RecordError, TypeError) as error:
         why = error.strerror if isinstance(error, records.RecordError) else error
         reason = f"its record in the journal can't be read: {why}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sqlite3
 import threading
 import time
@@ -16,11 +17,13 @@ from supervisor.edges.machine.journal import journal_reader, journal_writer
 from supervisor.edges.machine.journal.journal import (
     MEMORY_EVENTS_PER_JOB_MAX,
     MEMORY_JOBS_MAX,
+    READ_AT_ONCE,
     UNSAVED_JOBS_MAX,
     Journal,
 )
 from supervisor.edges.machine.journal.journal_batch import Batch
-from supervisor.edges.machine.journal.journal_reader import open_reader
+from supervisor.edges.machine.journal.journal_reader import open_reader, report_from_json
+from supervisor.ports.reports import JobReport
 from tests.edges.machine.journal.journal_samples import Alarms, event, report, sequences, started, unexpected
 
 
@@ -278,7 +281,7 @@ def test_of_two_runs_the_later_is_the_newest_though_the_first_is_written_after_i
         alarms.wait(lambda heard: len(heard) == 2)
         assert journal.flush(10)
         assert journal.recorded("train") == later
-        assert len(journal.jobs(limit=10)) == 2
+        assert len(list(journal.jobs())) == 2
 
 
 def test_the_order_of_runs_survives_a_file_that_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,3 +300,25 @@ def test_the_order_of_runs_survives_a_file_that_is_begun_anew(tmp_path: Path, mo
         assert journal.flush(10)
         assert (newest := journal.recorded("train")) is not None
         assert newest.submitted_at_ns == 3_000
+
+
+def test_a_list_decodes_few_jobs_more_than_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 256 ranks takes milliseconds, and a page of a list has only some of a thousand."""
+    names = [f"job-{number:03}" for number in range(3 * READ_AT_ONCE)]
+    with started(tmp_path) as journal:
+        for number, name in enumerate(names):
+            journal.save(report(name, number // 2, JobState.SUCCEEDED))  # two of each moment
+        assert journal.flush(10)
+    decoded: list[str] = []
+
+    def counted(text: str) -> JobReport:
+        decoded.append(text)
+        return report_from_json(text)
+
+    monkeypatch.setattr(journal_reader, "report_from_json", counted)
+    successor = Journal(tmp_path, on_alarm=unexpected)  # It has nothing in memory.
+    successor.save(report("newest", 1_000))
+    page = list(itertools.islice(successor.jobs(), 4))
+    assert [each.job_id for each in page] == ["newest", *names[:-4:-1]]
+    assert len(decoded) == READ_AT_ONCE
+    assert [each.job_id for each in successor.jobs(below=page[-1].list_key)] == names[-4::-1]

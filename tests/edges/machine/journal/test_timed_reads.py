@@ -62,7 +62,7 @@ def test_a_read_that_does_not_end_is_an_error_and_the_next_one_does_not_begin() 
 
 def test_a_journal_on_a_silent_disk_lists_what_memory_has_and_refuses_the_rest(silent: Unanswering) -> None:
     recorded = Journal(silent.folder / "state", on_alarm=print)
-    assert recorded.jobs(limit=10) == []
+    assert list(recorded.jobs()) == []
     for read in (lambda: recorded.job("j"), lambda: recorded.events("j", limit=10)):
         with pytest.raises(ExhaustedError, match=f"{silent.folder}/state does not answer"):
             read()
