@@ -14,7 +14,6 @@ import signal as signals
 import socket
 import stat
 from collections.abc import Callable, Generator
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -72,9 +71,7 @@ async def serve_users(settings: DaemonSettings, reread: Callable[[], DaemonSetti
     try:
         folders = UserFolders(folder, states)
         await in_thread_or_here(folders.make)
-        admission = await in_thread_or_here(partial(Admission, settings.user_service.users))
-        for word in admission.unknown:
-            _log.warning("%s; until then, it is looked up again when a user is refused", what_is_unknown(word))
+        admission = Admission(settings.user_service.users)
         with socket_claim.held(folder), control_socket(folder) as listener:
             await _Service(settings, reread, folders, admission, listener, states).serve()
     finally:
@@ -119,7 +116,7 @@ class _Service:
             places = dict.fromkeys((self._states, *state_dir.own_places(self._settings.state_dir)))
             kept = CordonFile(*places, stand_in=state_dir.made_stand_in)
             cordon = await in_thread_or_here(kept.read)
-            logins = await in_thread_or_here(Logins)
+            logins = Logins()
             users = UserSupervisors(
                 self._folders, SupervisorProcesses(self), tasks, login_of=logins.of, cordon=cordon,
                 keep_cordon=kept.keep,
@@ -134,6 +131,7 @@ class _Service:
             tasks.start_soon(in_thread_if_any, self._apply_shares)
             tasks.start_soon(dispatcher.run)
             tasks.start_soon(self._notifier.keep_watchdog)
+            tasks.start_soon(self._look_up_names)
             self._notifier.store(self._listener.fileno(), fd_store.CONTROL)
             self._say_ready()
             _log.info("service %s lets in %s", os.getpid(), ", ".join(self._settings.user_service.users))
@@ -146,6 +144,13 @@ class _Service:
             self._notifier.stopping("ending the jobs of all users")
             await users.end_all()
             tasks.cancel_scope.cancel()
+
+    async def _look_up_names(self) -> None:
+        """Looks up the names of --users beside the service: jobs that wait for it must not wait for the database."""
+        with contextlib.suppress(OSError):  # no thread, or a user database that does not answer
+            await self._threads.call(self._admission.look_up, timeout_s=REREAD_TIMEOUT_S, discard=bool)
+        for word in self._admission.unknown:
+            _log.warning("%s; until then, it is looked up again when a user is refused", what_is_unknown(word))
 
     def _say_ready(self) -> None:
         self._notifier.ready(f"serving {', '.join(self._settings.user_service.users)}")
@@ -185,6 +190,7 @@ class _Service:
         settings = self._reread()
         otlp.check_for_users(settings.otlp_traces)
         admission = Admission(settings.user_service.users)
+        admission.look_up()
         admission.check_known()
         return settings, admission
 

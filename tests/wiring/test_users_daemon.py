@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import socket
 import stat
@@ -15,10 +16,13 @@ import pytest
 from supervisor.config.daemon_settings import DaemonSettings, parse_daemon
 from supervisor.edges.machine.folders import socket_dir
 from supervisor.edges.machine.own_process import fd_store, unix_listener
+from supervisor.edges.machine.own_process.sd_notify import Notifier
+from supervisor.edges.machine.processes.logins import Logins
 from supervisor.edges.machine.processes.peer_identity import ROOT, Identity
 from supervisor.edges.operators.traces import otlp
 from supervisor.edges.users.user_admission import Admission
 from supervisor.edges.users.user_folders import UserFolders
+from supervisor.edges.users.user_supervisors import UserSupervisors
 from supervisor.errors import ConfigurationError
 from supervisor.wiring import users_daemon
 from supervisor.wiring.users_daemon import arguments_of, control_socket
@@ -100,3 +104,42 @@ async def test_the_end_of_the_service_waits_for_no_reload(tmp_path: Path):
                 await ended.wait()
     finally:
         may_return.set()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may serve other users")
+async def test_a_user_database_that_does_not_answer_delays_no_supervisor_that_waits_for_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Their jobs end if the service is away for too long."""
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def wait(name: str) -> object:
+        asked.set()
+        assert may_answer.wait(30)
+        raise KeyError(name)
+
+    reached, is_ready = anyio.Event(), anyio.Event()
+
+    async def find_again(_: UserSupervisors) -> None:
+        reached.set()
+
+    def ready(_: Notifier, status: str) -> None:
+        is_ready.set()
+
+    monkeypatch.setattr(pwd, "getpwnam", wait)
+    monkeypatch.setattr(users_daemon, "Logins", lambda: Logins(tmp_path / "subuid"))
+    monkeypatch.setattr(UserSupervisors, "find_again", find_again)
+    monkeypatch.setattr(Notifier, "ready", ready)
+    (tmp_path / "subuid").write_text("somebody:100000:65536\n")
+    state = ["--state-dir", str(tmp_path / "state"), "--socket-dir", str(tmp_path / "run")]
+    settings = parse_daemon(["--users", "somebody", *state], environ={})
+    try:
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(users_daemon.serve_users, settings, lambda: settings)
+                await reached.wait()
+                await is_ready.wait()
+                await until(asked.is_set)
+                os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        may_answer.set()

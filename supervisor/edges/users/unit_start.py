@@ -14,7 +14,7 @@ from pathlib import Path
 from supervisor.edges.machine.folders import socket_dir
 from supervisor.edges.machine.processes import control_group, process_table
 from supervisor.edges.users.user_folders import UserFolder
-from supervisor.edges.users.user_process import command_of, environment_of
+from supervisor.edges.users.user_process import command_of, environment_of, variables_of
 from supervisor.errors import ConfigurationError
 
 FROM_SYSTEMD = (
@@ -50,7 +50,7 @@ def execute(service_dir: Path, instance: str) -> None:
     os.execve(
         sys.executable,
         command_of(record.identity, record.limits, handover_fd, record.arguments),
-        environment_of(record.identity) | kept,
+        environment_of(variables_of(folder, record.identity)) | kept,
     )
 
 

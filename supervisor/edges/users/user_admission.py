@@ -15,13 +15,13 @@ class Admission:
     """Admits root and the users that --users names: all, user names, and groups with an @ prefix."""
 
     def __init__(self, words: tuple[str, ...]) -> None:
-        """Leaves out names that this node does not know: see `unknown`. Blocks on the user database."""
+        """Knows ids at once, and names after `look_up`: see `unknown`."""
         self._words = words
         self._everybody = EVERYBODY in words
-        self._gids = set[int]()
-        self._uids = set[int]()
-        self.unknown = tuple(word for word in words if word != EVERYBODY)
-        self.look_up()
+        ids = [word for word in words if word.removeprefix("@").isdecimal()]
+        self._gids = {int(word[1:]) for word in ids if word.startswith("@")}
+        self._uids = {int(word) for word in ids if not word.startswith("@")}
+        self.unknown = tuple(word for word in words if word != EVERYBODY and word not in ids)
 
     def look_up(self) -> None:
         """Looks up the names that this node did not know so far. Blocks on the user database."""
@@ -31,9 +31,9 @@ class Admission:
         name = word.removeprefix("@")
         try:
             if name != word:
-                self._gids.add(int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid)
+                self._gids.add(grp.getgrnam(name).gr_gid)
             else:
-                self._uids.add(int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid)
+                self._uids.add(pwd.getpwnam(name).pw_uid)
         except KeyError:
             return False
         return True

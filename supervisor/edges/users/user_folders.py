@@ -36,6 +36,7 @@ class Record(msgspec.Struct, frozen=True):
     pid: int = 0  # 0: it starts in its own unit and adds its pid itself
     started_ticks: int = 0
     arguments: tuple[str, ...] = ()  # of the command in that unit
+    variables: dict[str, str] = msgspec.field(default_factory=dict[str, str])  # see user_variables
 
 
 class _Process(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -43,6 +43,7 @@ def start_supervisor(
     socket of root's descriptors.
     """
     folder.make(identity)
+    variables = variables_of(folder, identity)
     places = ("--socket-dir", str(folder.own), "--state-dir", str(folder.state_dir))
     try:
         with ExitStack() as undo:
@@ -51,7 +52,7 @@ def start_supervisor(
             undo.callback(handover.close)
             process = subprocess.Popen(
                 command_of(identity, limits, handover.fileno(), (*places, *arguments)),
-                env=environment_of(identity),
+                env=environment_of(variables),
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 # Root's terminal would be the user's to read and to write. What it says is in its own log, too.
@@ -64,7 +65,8 @@ def start_supervisor(
                 failed.callback(process.wait)
                 failed.callback(process.kill)
                 found = process_table.look_up(process.pid)
-                record = Record(identity, limits, process.pid, found.started_ticks if found is not None else 0)
+                started_ticks = found.started_ticks if found is not None else 0
+                record = Record(identity, limits, process.pid, started_ticks, variables=variables)
                 folder.note(record)
                 failed.pop_all()
             return StartedSupervisor(process, record)
@@ -85,9 +87,19 @@ def command_of(identity: Identity, limits: Limits, handover_fd: int, arguments: 
     ]  # fmt: skip
 
 
-def environment_of(identity: Identity) -> dict[str, str]:
+def variables_of(folder: UserFolder, identity: Identity) -> dict[str, str]:
+    """Returns the user's variables: those of the supervisor that is started again, since its jobs wait for no server.
+
+    Else it blocks on the user database.
+    """
+    former = folder.record()
+    return former.variables if former is not None and former.variables else user_variables(identity)
+
+
+def environment_of(variables: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment of a supervisor whose user has these variables."""
     kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    return {"PATH": PATH, **kept, **user_variables(identity)}
+    return {"PATH": PATH, **kept, **variables}
 
 
 def is_running(record: Record) -> bool:

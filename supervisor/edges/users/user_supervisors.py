@@ -196,8 +196,9 @@ class UserSupervisors:
     async def _start(self, user: _User, limits: Limits) -> None:
         """Starts a supervisor. Raises HoldfastError."""
         if user.record is None:
-            others = [each.login for each in self._users.values() if each.record is not None or each.is_starting]
-            user_supervisor_limit.check(others, user.login, user.identity.uid)
+            there = [each for each in self._users.values() if each.record is not None or each.is_starting]
+            others = [self._login_of(each.identity.uid) for each in there]  # more may be known than when they came
+            user_supervisor_limit.check(others, self._login_of(user.identity.uid), user.identity.uid)
         user.is_starting = True
         try:
             started = await self._processes.start(

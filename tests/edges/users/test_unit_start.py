@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import socket
 from pathlib import Path
 
@@ -36,7 +37,9 @@ def test_it_opens_the_socket_says_which_process_it_is_and_keeps_what_systemd_gav
     folders.make()
     folder = folders.of(ROOT)
     folder.make(ROOT)
-    folder.note(Record(ROOT, (("NOFILE", 1, 2),), arguments=("--state-dir", "/s")))
+    monkeypatch.setattr(pwd, "getpwuid", dict[int, object]().__getitem__)  # jobs wait for no user database
+    variables = {"HOME": "/homes/r", "USER": "r"}
+    folder.note(Record(ROOT, (("NOFILE", 1, 2),), arguments=("--state-dir", "/s"), variables=variables))
     with pytest.raises(Executed) as caught:
         unit_start.execute(tmp_path / "run", instance_of(ROOT))
     _, command, environment = caught.value.args
@@ -45,6 +48,7 @@ def test_it_opens_the_socket_says_which_process_it_is_and_keeps_what_systemd_gav
     assert command[-2:] == ["--state-dir", "/s"]
     assert environment["NOTIFY_SOCKET"] == "/run/systemd/notify"
     assert "SECRET_OF_ROOT" not in environment
+    assert (environment["HOME"], environment["USER"]) == ("/homes/r", "r")
     handover_socket = int(command[command.index("--door-fd") + 1])
     assert os.get_inheritable(handover_socket)
     with socket.socket(fileno=handover_socket), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as root:

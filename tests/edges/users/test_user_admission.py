@@ -26,8 +26,10 @@ def test_a_user_comes_in_by_id_or_group(word: str):
 
 def test_names_are_those_of_the_user_database():
     first, group = pwd.getpwall()[-1], grp.getgrall()[-1]
-    assert Admission((first.pw_name,)).refusal(Identity(first.pw_uid, 1, ())) == ""
-    assert Admission((f"@{group.gr_name}",)).refusal(Identity(54321, 1, (group.gr_gid,))) == ""
+    admission = Admission((first.pw_name, f"@{group.gr_name}"))
+    admission.look_up()
+    assert admission.refusal(Identity(first.pw_uid, 1, ())) == ""
+    assert admission.refusal(Identity(54321, 1, (group.gr_gid,))) == ""
 
 
 def test_root_always_comes_in():
@@ -37,6 +39,7 @@ def test_root_always_comes_in():
 @pytest.mark.parametrize("word", ["no-such-user", "@no-such-group"])
 def test_an_unknown_name_is_told_and_keeps_no_other_out(word: str):
     admission = Admission((word, "54321"))
+    admission.look_up()
     assert admission.unknown == (word,)
     assert admission.refusal(STRANGER) == ""
     assert admission.refusal(Identity(7, 7, ())) != ""
@@ -49,6 +52,7 @@ def test_a_name_that_is_known_later_is_found_then(monkeypatch: pytest.MonkeyPatc
     known = pwd.getpwnam
     monkeypatch.setattr(pwd, "getpwnam", dict[str, object]().__getitem__)  # a directory service that is not there yet
     admission = Admission((first.pw_name,))
+    admission.look_up()
     user = Identity(first.pw_uid, 1, ())
     assert admission.refusal(user) != ""
     monkeypatch.setattr(pwd, "getpwnam", known)

@@ -115,3 +115,18 @@ def test_a_supervisor_is_killed_by_systemd_and_never_started_again_if_all_is_to_
 def test_a_kill_that_systemd_refuses_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     UserUnits("holdfast-user@", UserShares()).kill_all(Record(ALICE, ()))
+
+
+def test_a_first_start_that_takes_too_long_leaves_no_unit_that_nobody_knows(
+    asked: Path, folders: UserFolders, monkeypatch: pytest.MonkeyPatch
+):
+    """It would begin to serve at a socket that is removed with its record; one that has jobs is waited for."""
+    units = UserUnits("holdfast-user@", UserShares())
+    (asked.parent / "systemctl").write_text(f'#!/bin/sh\necho "$*" >> {asked}\n[ "$3" != start ] || exec sleep 60\n')
+    monkeypatch.setattr(user_units, "SYSTEMCTL_TIMEOUT_S", 0.2)
+    start, stop = (f"{ASKED} {verb} holdfast-user@{INSTANCE}.service" for verb in ("start", "stop --no-block"))
+    for expected in ([start, stop], [start]):
+        with pytest.raises(NotNowError):
+            units.start(ALICE, (), folders.of(ALICE), [])
+        assert asked.read_text().splitlines() == expected
+        asked.unlink()

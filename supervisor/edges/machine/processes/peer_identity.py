@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import re
 import resource
 import socket
-import struct
 from contextlib import suppress
 
 import msgspec
 from holdfast_wire import socket_user
 
 _SO_PEERGROUPS = getattr(socket, "SO_PEERGROUPS", 59)  # on all architectures except parisc and sparc
-_GROUP_BYTES = 4
-GROUPS_MAX = 256  # 1,024 bytes: the most that Python's getsockopt takes
+GROUPS_MAX = 4096  # so that all of them fit into the argument and the record of a supervisor
 
 Limits = tuple[tuple[str, int, int], ...]  # name without RLIMIT_, soft, hard; -1: none
 
@@ -51,9 +50,17 @@ def identity_of(sock: socket.socket) -> Identity:
     _, uid, gid = socket_user.credentials(sock)
     if uid == 0:
         return ROOT
-    packed = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, GROUPS_MAX * _GROUP_BYTES)
-    count = len(packed) // _GROUP_BYTES
-    return Identity(uid, gid, tuple(sorted(struct.unpack(f"{count}I", packed))))
+    return Identity(uid, gid, tuple(sorted(_groups_of(sock))))
+
+
+def _groups_of(sock: socket.socket) -> list[int]:
+    """Returns the peer's groups. By the C library: Python's getsockopt takes 1,024 bytes at most, for 256 groups."""
+    groups = (ctypes.c_uint32 * GROUPS_MAX)()
+    size = ctypes.c_uint32(ctypes.sizeof(groups))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.getsockopt(sock.fileno(), socket.SOL_SOCKET, _SO_PEERGROUPS, groups, ctypes.byref(size)):
+        raise OSError(number := ctypes.get_errno(), os.strerror(number))
+    return groups[: size.value // ctypes.sizeof(ctypes.c_uint32)]
 
 
 def uid_of(sock: socket.socket) -> int:

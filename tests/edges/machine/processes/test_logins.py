@@ -4,29 +4,80 @@ from __future__ import annotations
 
 import os
 import pwd
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from supervisor.edges.machine.processes.logins import Logins
 
 NOBODY = pwd.getpwnam("nobody").pw_uid
 
 
+def until(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline_s
+
+
 def test_a_subordinate_id_counts_for_the_login_that_owns_its_range(tmp_path: Path):
     file = tmp_path / "subuid"
     file.write_text("1001:200000:65536\nnobody:100000:65536\n1001:500000:10\n")
     logins = Logins(file)
+    until(lambda: logins.of(100_000) == NOBODY)
     assert [logins.of(uid) for uid in (99_999, 100_000, 165_535, 165_536, 200_000, 265_535, 265_536)] == [
         99_999, NOBODY, NOBODY, 165_536, 1001, 1001, 265_536,
     ]  # fmt: skip
     assert [logins.of(uid) for uid in (0, 1001, NOBODY, 500_009, 500_010)] == [0, 1001, NOBODY, 1001, 500_010]
 
 
+def test_an_id_that_is_a_login_counts_for_itself_though_it_lies_in_a_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A directory service may number its users from 100,000 on, where useradd has given that range to another one."""
+    asked: list[int] = []
+
+    def look_up(uid: int) -> None:
+        asked.append(uid)
+        if uid != 120_000:
+            raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", look_up)
+    file = tmp_path / "subuid"
+    file.write_text("1001:100000:65536\n")
+    logins = Logins(file)
+    assert [logins.of(uid) for uid in (120_000, 120_001)] == [1001, 1001]
+    until(lambda: logins.of(120_000) == 120_000)
+    until(lambda: 120_001 in asked)
+    assert [logins.of(120_001) for _ in range(3)] == [1001] * 3
+    assert logins.of(7) == 7
+    assert [asked.count(uid) for uid in (7, 120_000, 120_001)] == [0, 1, 1], "each once, and nobody outside a range"
+
+
+def test_a_user_database_that_does_not_answer_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    may_answer, answer = threading.Event(), pwd.getpwnam
+
+    def wait(name: str) -> pwd.struct_passwd:
+        assert may_answer.wait(30)
+        return answer(name)
+
+    monkeypatch.setattr(pwd, "getpwnam", wait)
+    file = tmp_path / "subuid"
+    file.write_text("1001:200000:65536\nnobody:100000:65536\n")
+    logins = Logins(file)
+    assert [logins.of(uid) for uid in (200_000, 100_000)] == [1001, 100_000]
+    may_answer.set()
+    until(lambda: logins.of(100_000) == NOBODY)
+
+
 def test_a_range_of_root_or_of_nobody_known_and_nonsense_make_nobody_responsible(tmp_path: Path):
     """Containers of many users may have the ids of such a range."""
     file = tmp_path / "subuid"
-    file.write_text("root:100000:65536\nno-such-login:200000:65536\n\n# comment\n1001:x:1\n1001:7\n")
+    file.write_text("root:100000:65536\nno-such-login:200000:65536\n\n# comment\n1001:x:1\n1001:7\nnobody:300000:1\n")
     logins = Logins(file)
+    until(lambda: logins.of(300_000) == NOBODY)
     assert [logins.of(uid) for uid in (100_005, 200_005, 7)] == [100_005, 200_005, 7]
     assert Logins(tmp_path / "none").of(100_000) == 100_000
 
@@ -38,6 +89,4 @@ def test_a_changed_file_is_read_again(tmp_path: Path):
     fresh = tmp_path / "subuid+"
     fresh.write_text("1001:100000:65536\n1002:165536:65536\n")
     os.rename(fresh, file)
-    deadline_s = time.monotonic() + 20
-    while logins.of(165_537) != 1002:
-        assert time.monotonic() < deadline_s
+    until(lambda: logins.of(165_537) == 1002)

@@ -17,7 +17,7 @@ from supervisor.edges.machine.processes.peer_identity import ROOT, Identity
 PEER = """
 import os, sys, socket, resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (111, 222))
-os.setgroups([54330, 54331]); os.setgid(54322); os.setuid(54321)
+os.setgroups(range(54330, 54330 + int(sys.argv[2]))); os.setgid(54322); os.setuid(54321)
 client = socket.socket(socket.AF_UNIX)
 client.connect("\\0" + sys.argv[1])
 sys.stdin.read()
@@ -25,16 +25,17 @@ sys.stdin.read()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
-def test_user_groups_and_limits_are_those_of_the_process_that_connected():
+@pytest.mark.parametrize("groups", [2, 300])  # of directories with nested groups, users have hundreds
+def test_user_groups_and_limits_are_those_of_the_process_that_connected(groups: int):
     name = f"holdfast-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("\0" + name)
         listener.listen()
         listener.settimeout(20)
-        with subprocess.Popen([sys.executable, "-c", PEER, name], stdin=subprocess.PIPE):
+        with subprocess.Popen([sys.executable, "-c", PEER, name, str(groups)], stdin=subprocess.PIPE):
             client, _ = listener.accept()
             with client:
-                assert peer_identity.identity_of(client) == Identity(54321, 54322, (54330, 54331))
+                assert peer_identity.identity_of(client) == Identity(54321, 54322, tuple(range(54330, 54330 + groups)))
                 limits = {name: (soft, hard) for name, soft, hard in peer_identity.limits_of_peer(client)}
         assert limits["NOFILE"] == (111, 222)
 
