@@ -90,6 +90,7 @@ async def test_the_process_that_writes_the_logs_is_left_alone_though_its_spawner
     with _spawner(sys.executable, "-c", SPAWNER, LOG_OF_VARIABLE, stdout=subprocess.PIPE) as spawner:
         assert spawner.stdout is not None
         worker, writer = (psutil.Process(int(spawner.stdout.readline())) for _ in range(2))
+        await until(lambda: process_table.initial_variable(writer.pid, LOG_OF_VARIABLE) == "job")  # it has executed
         orphans = Orphans("job", spawner.pid, NAME)
         try:
             assert orphans.kill(others=frozenset()) == sorted((spawner.pid, worker.pid))
