@@ -138,10 +138,12 @@ ifneq ($(TORCH),$(file <$(VENV)/.torch))
 .PHONY: $(VENV)/.torch
 endif
 endif
+$(VENV)/.torch: export NAMED = $(TORCH)
 $(VENV)/.torch: $(VENV)/.venv
-	@echo 'installing $(TORCH) into $(VENV): pip brings CUDA, several GB; for the CPU alone, see docs/installation.md'
+	@echo "installing $$NAMED into $(VENV): pip brings CUDA, several GB; for the CPU alone, see docs/installation.md"
+	@[ ! -e $@ ] || $(BIN)/python -m pip -q uninstall -y torch # else pip keeps one of the same version for CUDA or the CPU
 	$(PIP) $(TORCH)
-	@echo '$(TORCH)' >$@
+	@printf '%s\n' "$$NAMED" >$@
 
 $(VENV)/.holdfast: pyproject.toml $(VENV)/.torch
 	@if grep -qs 'supervisor.cli:main' $(OLD_NAME); then $(BIN)/python -m pip -q uninstall -y holdfast; fi

@@ -24,6 +24,9 @@ def installed(tmp_path: Path) -> Path:
     for name in (".venv", ".torch", ".holdfast"):
         (stamps / name).touch()
     note(tmp_path, "torch==2.13.0 numpy")
+    (stamps / "bin").mkdir()
+    (stamps / "bin/python").write_text('#!/bin/sh\necho "$*" >> "$CALLS"\n')
+    (stamps / "bin/python").chmod(0o755)
     return tmp_path
 
 
@@ -34,18 +37,29 @@ def note(folder: Path, torch: str) -> None:
         os.utime(folder / name, (later_s, later_s))
 
 
-def planned(folder: Path, *arguments: str) -> str:
-    environ = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
-    make = ["make", "-n", "install", *arguments]
-    return subprocess.run(make, cwd=folder, env=environ, check=True, capture_output=True, text=True, timeout=30).stdout
+def made(folder: Path, *arguments: str) -> list[str]:
+    """Returns the arguments of each call of the environment's Python."""
+    calls = folder / "calls"
+    calls.write_text("")
+    environ = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ} | {"CALLS": str(calls)}
+    make = ["make", "-s", "install", *arguments]
+    subprocess.run(make, cwd=folder, env=environ, check=True, capture_output=True, timeout=30)
+    return calls.read_text().splitlines()
 
 
-def test_a_torch_that_somebody_names_is_installed_though_another_one_was(installed: Path):
-    cpu = "torch==2.13.0 numpy --index-url https://download.pytorch.org/whl/cpu"
-    assert f"install {cpu}\n" in planned(installed, f"TORCH={cpu}")
-    note(installed, cpu)
-    assert "pip" not in planned(installed, f"TORCH={cpu}")
-    assert "pip" not in planned(installed), "the default replaces no torch that somebody has chosen"
+@pytest.mark.parametrize(
+    "torch",
+    ["torch==2.13.0 numpy --index-url https://download.pytorch.org/whl/cpu", "'torch>=2.5' numpy"],
+    ids=["for the CPU", "a bound"],
+)
+def test_a_torch_that_somebody_names_is_installed_though_another_one_was(installed: Path, torch: str):
+    before, (uninstall, install, *_) = set(installed.iterdir()), made(installed, f"TORCH={torch}")
+    assert uninstall == "-m pip -q uninstall -y torch", "pip would keep one of the same version"
+    assert install.endswith(f" install {torch.replace(chr(39), '')}")
+    assert set(installed.iterdir()) == {*before, installed / "calls"}
+    note(installed, torch)
+    assert made(installed, f"TORCH={torch}") == []
+    assert made(installed) == [], "the default replaces no torch that somebody has chosen"
 
 
 def test_clean_removes_what_the_targets_make():

@@ -108,6 +108,8 @@ def parse_run(
     values = _Values(given)
     warnings = [*dict.fromkeys(line.warnings), *replaced, *_judge(given), *environment.variable_warnings(environ)]
     spec = _job_spec(line, values, environ, cwd, count_gpus)
+    if spec.entry is Entry.COMMAND:  # It is for the ranks' Python, and may be too old for a spawner.
+        spec = msgspec.structs.replace(spec, python="")
     spec, more = _with_attribution(spec, given, cwd, environ)
     warnings += [
         *_rank_warnings(values, spec),

@@ -299,3 +299,10 @@ def _seconds_of_one_parse() -> float:
     started = time.perf_counter()
     request("--nproc-per-node", "4", "--max-restarts=3", "-r", "3", "--ft-rank-heartbeat-timeout", "60", "t.py")
     return time.perf_counter() - started
+
+
+@pytest.mark.parametrize(("entry", "expected"), [((), "/usr/bin/python3"), (("--no-python",), "")])
+def test_the_interpreter_of_the_ranks_is_not_that_of_a_command(entry: tuple[str, ...], expected: str):
+    """It may be an old one: the command's spawner needs that of Holdfast."""
+    run = parse_run([*entry, "train"], environ={"PYTHON_EXEC": "/usr/bin/python3"}, cwd="/")
+    assert run.spec.python == expected
