@@ -81,8 +81,9 @@ class MonitorThread:
         self._freeze = freeze
         self._pid = os.getpid()
         self._changed = threading.Condition(threading.Lock())
+        self._begun = -1  # the last iteration whose abort has begun
         self._aborted = -1  # the last iteration whose abort has finished completely
-        self._reached = -1  # the last iteration that the main thread has left
+        self._reached = -1  # the last iteration that the main thread has left; sys.maxsize: it leaves the call
         rank = freeze().initial_rank
         self._thread = threading.Thread(target=self._run, name=f"holdfast-monitor-{rank}", daemon=True)
 
@@ -114,6 +115,13 @@ class MonitorThread:
         with self._changed:
             self._changed.wait_for(lambda: self._aborted >= iteration)
 
+    def end_aborts(self) -> None:
+        """Blocks until the abort that has begun, if any, is over. No other abort begins in this call."""
+        with self._changed:
+            self._reached = sys.maxsize
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._aborted >= self._begun)
+
     def _note_reached(self, iteration: int) -> None:
         with self._changed:
             self._reached = iteration
@@ -137,6 +145,10 @@ class MonitorThread:
 
     def _restart(self, iteration: int, text: str) -> None:
         with self._atomic_lock:
+            with self._changed:
+                if self._reached > iteration:
+                    return  # The main thread is leaving the call: the process groups are the script's own again.
+                self._begun = iteration
             state = self._freeze()
             log.info("rank %d: restart after iteration %d: %s", state.rank, iteration, text)
             self._watch.unwind()

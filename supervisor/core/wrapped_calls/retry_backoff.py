@@ -16,7 +16,7 @@ AT_ONCE_MAX = 10  # iterations in a row without progress after which the next on
 PAUSE_MIN_S = 0.1  # doubles with each further one
 PAUSE_MAX_S = 30.0
 IN_A_ROW_MAX = 30
-_LOST = frozenset({Interruption.TERMINATED, Interruption.UNRESPONSIVE})
+_LOST = frozenset({Interruption.TERMINATED, Interruption.UNRESPONSIVE, Interruption.HARD_TIMEOUT})
 _SILENCES = (Interruption.SOFT_TIMEOUT, Interruption.HARD_TIMEOUT)
 
 
@@ -43,7 +43,7 @@ def after(
 
 
 def blamed(faults: Mapping[int, Mapping[Interruption, FaultRecord]]) -> frozenset[int]:
-    """Returns the members whose processes have ended, if any: then collectives with them made the others raise."""
+    """Returns the members whose processes have ended, or are being ended, if any: they made the others raise."""
     lost = frozenset(member for member, told in faults.items() if not _LOST.isdisjoint(told))
     return lost or frozenset(faults)
 

@@ -40,6 +40,9 @@ def test_where_processes_have_ended_the_others_are_not_blamed_for_what_that_made
     assert retry_backoff.blamed({1: raised, 2: raised}) == {1, 2}
     for lost in (Interruption.TERMINATED, Interruption.UNRESPONSIVE):
         assert retry_backoff.blamed({1: raised, 2: told(Interruption.EXCEPTION, lost), 3: raised}) == {2}
+    # No end is noted of a process that the hard timeout has ended.
+    ended = told(Interruption.SOFT_TIMEOUT, Interruption.HARD_TIMEOUT)
+    assert retry_backoff.blamed({1: ended, 2: told(Interruption.TERMINATED), 3: raised}) == {1, 2}
 
 
 def test_progress_makes_up_for_all_that_was_before():

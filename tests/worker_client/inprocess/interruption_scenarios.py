@@ -193,15 +193,50 @@ def collateral() -> None:
 
 @scenario
 def refused_in_the_function() -> None:
-    @noting(abort=NotedAbort("abort"))
+    """The abort lets the function go, and takes longer than the end of a call waits for the thread."""
+    released = threading.Event()
+
+    def release_slowly(_: FrozenState) -> None:
+        released.set()
+        time.sleep(2.0)
+        note("aborted")
+
+    @noting(abort=NotedAbort("abort", release_slowly))
     def train() -> None:
         note("fn")
-        time.sleep(FOR_EVER_S)
+        released.wait()
 
     try:
         train()
     except inprocess.exception.InternalError as error:
         note("refused", message=str(error))
+
+
+@scenario
+def refused_before_the_abort() -> None:
+    """The abort waits for another thread's atomic block, which outlasts the call."""
+    is_inside, may_end = threading.Event(), threading.Event()
+
+    @noting(abort=NotedAbort("abort"))
+    def train(call: CallWrapper = INJECTED) -> None:
+        def work() -> None:
+            with call.atomic():
+                is_inside.set()
+                may_end.wait()
+
+        threading.Thread(target=work, daemon=True).start()
+        is_inside.wait()
+        note("fn")
+        time.sleep(1.0)  # until it is refused
+
+    try:
+        train()
+    except inprocess.exception.InternalError:
+        note("refused")
+    may_end.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("holdfast-monitor"):
+            thread.join()
 
 
 @scenario

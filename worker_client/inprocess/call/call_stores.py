@@ -49,9 +49,10 @@ class CallStores:
         return self._base
 
     def of_iteration(self, iteration: int) -> PrefixStore:
-        """Returns a part of the base store that contains nothing of earlier iterations, calls or starts of the job.
+        """Returns a part of the base store that contains nothing of earlier iterations, calls, or starts of the ranks.
 
-        The server of a store may outlive the ranks: torchrun's does, and so does a file.
+        The server of a store may outlive the ranks: torchrun's does, and so does a file. Without `holdfast run`, a file
+        that an earlier run has left may still show that run's keys.
         """
         base = self.base()
         if self._of_iteration is None or self._of_iteration[0] != iteration:

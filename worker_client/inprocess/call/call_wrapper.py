@@ -268,11 +268,16 @@ class CallWrapper:
             self._coordination.fail(Interruption.EXCEPTION.name, "the function itself raised RankShouldRestart")
         longest = timedelta.max - self.wrapper.last_call_wait  # more would overflow
         timeout = self.wrapper.last_call_wait + min(self.wrapper.barrier_timeout, longest)
-        if not self._coordination.wait_for_order(timeout):
-            raise BarrierTimeout(
-                f"cannot restart after iteration {iteration}: the supervisor has not answered within {timeout}; "
-                "see its log, or give a longer barrier_timeout"
-            )
+        try:
+            if not self._coordination.wait_for_order(timeout):
+                raise BarrierTimeout(
+                    f"cannot restart after iteration {iteration}: the supervisor has not answered within {timeout}; "
+                    "see its log, or give a longer barrier_timeout"
+                )
+        except BaseException:  # whatever it is, an abort that goes on would destroy the script's next process group
+            self._watch.unwind()
+            self._monitor_thread.end_aborts()
+            raise
         if self._coordination.has_lost_peers():
             raised = None  # A collective with a rank that has died raised this.
         self._watch.unwind()  # The monitor thread may not get that far: another thread can stay in an atomic block.

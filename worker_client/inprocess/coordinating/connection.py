@@ -15,6 +15,7 @@ from holdfast_wire.private_supervisor import CYCLE_VARIABLE
 from worker_client import job_nodes, workload_monitoring
 from worker_client.call_frames import CallEvent
 from worker_client.endpoint import Endpoint, NoEndpoint, from_environment
+from worker_client.fencing_tokens import EPOCH_VARIABLE
 from worker_client.inprocess.coordinating.coordination import Coordination
 from worker_client.inprocess.exception import InternalError
 from worker_client.inprocess.private_supervisor.job_folder import ATTEMPT_VARIABLE, job_folder, job_key
@@ -64,8 +65,9 @@ class Connection:
 
 
 def _start(environment: Mapping[str, str]) -> str:
-    if environment.get(CYCLE_VARIABLE):
-        number = environment[CYCLE_VARIABLE]
+    if cycle := environment.get(CYCLE_VARIABLE):
+        epoch = environment.get(EPOCH_VARIABLE) or "0"  # differs from run to run, and is the same on all of its nodes
+        number = cycle if epoch == "0" else f"{epoch}.{cycle}"
     elif job_nodes.has_other_nodes(environment):  # Each of torchrun's agents counts for itself.
         number = job_key(environment)
     else:

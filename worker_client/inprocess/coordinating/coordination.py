@@ -6,6 +6,7 @@ channel's thread delivers messages and answers an Interrupt by itself, whatever 
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -147,10 +148,13 @@ class Coordination:
             return self._wait(lambda: self._own.is_restart_ordered, timeout)
 
     def has_lost_peers(self) -> bool:
-        """Returns whether the process of another rank has ended or is out of reach, as the restart's order says."""
+        """Returns whether another rank's process had ended or was out of reach before this rank's own fault.
+
+        The order of the restart lists the faults as they were seen. A later death may be the result of this one.
+        """
         with self._changed:
-            lost = {fault.rank for fault in self._own.now.ordered if fault.interruption in _LOST}
-            return bool(lost - {self._own.rank})
+            before = itertools.takewhile(lambda fault: fault.rank != self._own.rank, self._own.now.ordered)
+            return any(fault.interruption in _LOST for fault in before)
 
     def wait_for_completion(self) -> bool:
         """Blocks an inactive rank until an active one has returned (True) or the restart is ordered (False)."""

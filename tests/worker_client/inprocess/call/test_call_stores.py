@@ -80,8 +80,9 @@ def test_the_factory_is_called_once_as_launched_with_its_arguments():
 def test_a_later_start_of_the_job_does_not_see_what_an_earlier_one_has_left(tmp_path: Path):
     """In a file, as in the store that torchrun serves."""
     environment = {"STORE_FILE": str(tmp_path / "store")}
-    for cycle in ("0", "1"):
-        job = ran(tmp_path, "file_store", 2, environment=environment | {"HOLDFAST_CYCLE": cycle}, module=SCENARIOS)
+    for cycle, epoch in (("0", ""), ("1", ""), ("0", "7"), ("0", "8"), ("1", "8")):  # A new run begins with cycle 0.
+        start = {"HOLDFAST_CYCLE": cycle, "HOLDFAST_FENCING_EPOCH": epoch}
+        job = ran(tmp_path, "file_store", 2, environment=environment | start, module=SCENARIOS)
         for rank in (0, 1):
             assert [line["in_part"] for line in job.all(rank, "fn")] == [False, False]
 

@@ -146,14 +146,26 @@ def test_what_the_abort_makes_a_function_raise_is_not_its_fault(tmp_path: Path):
 
 
 def test_a_rank_that_is_refused_in_the_function_comes_out_of_it(tmp_path: Path):
-    """Nobody waits for it any more: it would train on alone, or hang in a collective."""
+    """Nobody waits for it any more: it would train on alone, or hang in a collective.
+
+    An abort that went on afterwards would destroy the script's next process group.
+    """
     with started(tmp_path, "refused_in_the_function", 1) as job:
         while job.read_line(0)["what"] != "fn":
             pass
         job.coordinator.refuse("cannot go on: by intention")
         assert job.wait() == [0]
     assert "by intention" in job.one(0, "refused")["message"]
-    assert len(job.all(0, "abort")) == 1
+    assert job.told(0, "abort", "aborted", "refused") == ["abort", "aborted", "refused"]
+
+
+def test_no_abort_begins_after_a_refused_rank_has_left_the_function(tmp_path: Path):
+    with started(tmp_path, "refused_before_the_abort", 1) as job:
+        while job.read_line(0)["what"] != "fn":
+            pass
+        job.coordinator.refuse("cannot go on: by intention")
+        assert job.wait() == [0]
+    assert job.told(0, "abort", "refused") == ["refused"]
 
 
 def test_a_task_group_does_not_hide_the_restart(tmp_path: Path):

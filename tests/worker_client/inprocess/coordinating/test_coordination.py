@@ -407,13 +407,20 @@ def test_a_refusal_is_raised_wherever_the_rank_waits(rank: Rank, given_up: bool,
 
 
 @pytest.mark.parametrize(
-    ("rank_lost", "interruption", "expected"),
-    [(0, "TERMINATED", True), (2, "UNRESPONSIVE", True), (1, "TERMINATED", False), (0, "EXCEPTION", False)],
+    ("told", "expected"),
+    [
+        ([(0, "TERMINATED"), (1, "EXCEPTION")], True),
+        ([(0, "EXCEPTION"), (2, "UNRESPONSIVE"), (1, "EXCEPTION")], True),
+        ([(0, "TERMINATED")], True),  # The own fault came too late for the order.
+        ([(1, "EXCEPTION"), (0, "TERMINATED")], False),  # It may have caused the death.
+        ([(1, "TERMINATED")], False),
+        ([(0, "EXCEPTION"), (1, "EXCEPTION")], False),
+    ],
 )
-def test_who_has_lost_a_peer_knows_it_from_the_order(rank: Rank, rank_lost: int, interruption: str, expected: bool):
+def test_who_has_lost_a_peer_knows_it_from_the_order(rank: Rank, told: list[tuple[int, str]], expected: bool):
     rank.enter()
     assert rank.coordination.fail("EXCEPTION", "connection closed by peer")
-    rank.coordination.heard(Restart(CALL, 0, (*FAULTS, FaultRecord(rank_lost, interruption, ""))))
+    rank.coordination.heard(Restart(CALL, 0, tuple(FaultRecord(*each, "") for each in told)))
     assert rank.coordination.has_lost_peers() is expected
 
 
