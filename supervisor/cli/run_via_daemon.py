@@ -15,7 +15,7 @@ import msgspec
 from supervisor.cli.first_cycle import FirstCycle
 from supervisor.cli.reconnecting_client import SteadyClient
 from supervisor.cli.run_failure_message import shows_errors, tell_failure
-from supervisor.cli.submission import Submission
+from supervisor.cli.submission import Submission, UnknownStartError
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.redaction import secret_values
 from supervisor.config.resolve import RunRequest
@@ -53,9 +53,17 @@ def run_on_node(request: RunRequest, directory: Path, held: Path) -> int:
         # The listener is another process: it is started before gRPC has threads, which a fork would disturb.
         listener = _listener(request, stack)
         client = stack.enter_context(ControlClient(directory / CONTROL_SOCKET, reached_by=held / CONTROL_SOCKET))
-        submission = Submission(client, spec, request.environment, say=tell)
+        submission = Submission(
+            client,
+            spec,
+            request.environment,
+            say=tell,
+            is_interrupted=lambda: not forwarded.isdisjoint(signal.sigpending()),
+        )
         try:
             job_id = submission.submit()
+        except UnknownStartError:
+            raise  # The signals stay blocked: one that waits would end this process, and replace its exit code.
         except HoldfastError:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             raise

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import select
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -119,3 +121,38 @@ def test_a_reader_that_starts_late_gets_each_byte_through_a_pipe_that_does_not_b
         os.close(reader)
     assert received == b"".join(output)
     assert capfd.readouterr().err == ""
+
+
+SILENT_DAEMON = """
+import os, signal, sys
+from contextlib import contextmanager
+from pathlib import Path
+from supervisor.cli import main, run, run_via_daemon, submission
+from supervisor.edges.operators.control_client import DeadlineExceededError
+
+class Client:
+    socket_path = Path("/s")
+    def __init__(self, *_, **__): pass
+    def __enter__(self): return self
+    def __exit__(self, *_): pass
+    def submit(self, *_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        self.job("j")
+    def job(self, *_, **__):
+        raise DeadlineExceededError("cannot ask the supervisor at /s: no answer within 10 s; try again")
+
+@contextmanager
+def found(_):
+    yield Path("/s"), Path("/s")
+
+run_via_daemon.ControlClient = Client
+run._nodes_supervisor = found
+sys.exit(main(["run", "--job-id", "j", "--no-python", "true"]))
+"""
+
+
+def test_a_signal_that_comes_while_a_daemon_is_silent_does_not_replace_the_exit_code() -> None:
+    """It would have a scheduler start the job elsewhere, which this daemon may have started."""
+    ended = subprocess.run([sys.executable, "-c", SILENT_DAEMON], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 93
+    assert "holdfast: cannot tell whether job j has started: the supervisor at /s does not answer; " in ended.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli import submission
-from supervisor.cli.submission import ATTEMPTS_MAX, Submission
+from supervisor.cli.submission import ATTEMPTS_MAX, Submission, UnknownStartError
 from supervisor.config import JobSpec
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.clock import Clock
@@ -35,6 +35,7 @@ class Client:
         self.comes_back = comes_back
         self.submitted = 0
         self.live: list[JobReport] = []
+        self.asked_within_s: list[float] = []
         self.unanswered: list[HoldfastError] = []  # instead of the first answers on the job
 
     def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
@@ -46,7 +47,8 @@ class Client:
     def wait_until_ready(self, timeout_s: float) -> bool:
         return self.comes_back
 
-    def job(self, job_id: str) -> JobReport:
+    def job(self, job_id: str, *, within_s: float = 10.0) -> JobReport:
+        self.asked_within_s.append(within_s)
         if self.unanswered:
             raise self.unanswered.pop(0)
         if not self.live:
@@ -57,9 +59,19 @@ class Client:
         return self.live
 
 
-def submission_to(client: Client) -> tuple[Submission, list[str]]:
+def submission_to(
+    client: Client, *, is_interrupted: bool = False, is_left: bool = False
+) -> tuple[Submission, list[str]]:
     said: list[str] = []
-    return Submission(client, SPEC, {}, say=said.append), said  # pyright: ignore[reportArgumentType]
+    submission = Submission(
+        client,  # pyright: ignore[reportArgumentType]
+        SPEC,
+        {},
+        say=said.append,
+        is_interrupted=lambda: is_interrupted,
+        is_left=lambda _: is_left,
+    )
+    return submission, said
 
 
 def report(exit_code: int | None = None, *, submitted_at_ns: int = 1) -> JobReport:
@@ -164,6 +176,40 @@ def test_nobody_is_told_to_start_a_job_elsewhere_that_may_have_started(monkeypat
         job.submit()
     assert refused.value.exit_code == 93
     assert "see holdfast status j, and end it with holdfast stop j" in str(refused.value)
+    assert 0 < max(client.asked_within_s) <= 0.05, "the time that was told is kept"
+
+
+def test_a_silent_supervisor_is_asked_once_and_no_longer_if_a_signal_waits():
+    client = Client(SILENT)
+    client.unanswered = [SILENT, SILENT]
+    job, _ = submission_to(client, is_interrupted=True)
+    with pytest.raises(UnknownStartError) as refused:
+        job.submit()
+    assert refused.value.exit_code == 93
+    assert len(client.asked_within_s) == 1
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_nobody_is_told_to_start_a_job_elsewhere_that_the_spawner_of_a_lost_supervisor_may_have(
+    monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
+):
+    monkeypatch.setattr(submission, "RETURNS_TO_JOB_WITHIN_S", 3600.0 if is_interrupted else 0.05)
+    client = Client(SILENT, comes_back=False)
+    client.unanswered = [GONE]
+    job, _ = submission_to(client, is_interrupted=is_interrupted, is_left=True)
+    with pytest.raises(HoldfastError, match=r"cannot tell whether job j has started: .* has gone") as refused:
+        job.submit()
+    assert refused.value.exit_code == 93
+    assert client.submitted == 1
+
+
+def test_a_job_of_which_nothing_is_left_may_be_started_elsewhere():
+    client = Client(SILENT, comes_back=False)
+    client.unanswered = [GONE]
+    job, _ = submission_to(client)
+    with pytest.raises(NoSupervisorError) as refused:
+        job.submit()
+    assert refused.value.exit_code == 69
 
 
 def test_a_silent_supervisor_that_is_replaced_leaves_the_job_to_the_next_one():

@@ -131,8 +131,8 @@ class ControlClient:
         timeout_s = CALL_TIMEOUT_S if spec.nodes is None else MEETING_TIMEOUT_S
         return self._call("SubmitJob", request, wire.SubmitJobResponse, timeout_s).job_id
 
-    def job(self, job_id: str) -> JobReport:
-        return job_from_wire(self._call("GetJob", wire.GetJobRequest(job_id=job_id), wire.Job))
+    def job(self, job_id: str, *, within_s: float = CALL_TIMEOUT_S) -> JobReport:
+        return job_from_wire(self._call("GetJob", wire.GetJobRequest(job_id=job_id), wire.Job, within_s))
 
     def until_left(self, job_id: str, node: str) -> JobReport:
         """Returns the job once the node has no part in it, or the job has ended.

@@ -33,7 +33,7 @@ from supervisor.edges.operators.event_streams import all_events, past_events
 from supervisor.edges.operators.job_pages import key_of, merge, page_of
 from supervisor.edges.operators.log_follower import LogPiece
 from supervisor.edges.operators.log_stream_server import set_at_end
-from supervisor.edges.rpc.grpc_connection import Call, Handler
+from supervisor.edges.rpc.grpc_connection import Call, Handler, unless_cancelled
 from supervisor.edges.rpc.statuses import CallError, Status
 from supervisor.errors import (
     ExhaustedError,
@@ -91,6 +91,8 @@ class ControlService:
         ]
         found = {name: _answering(name, request, answer) for name, request, answer in unary}
         found |= {name: _streaming(name, request, stream) for name, request, stream in streams}
+        # Its client tells a scheduler to start the job elsewhere. A stop is obeyed: its client sends it only once.
+        found["SubmitJob"] = unless_cancelled(found["SubmitJob"])
         return {f"/{SERVICE}/{name}".encode(): handler for name, handler in found.items()}
 
     async def _submit_job(self, request: wire.SubmitJobRequest) -> Message:

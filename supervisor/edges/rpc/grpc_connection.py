@@ -90,6 +90,16 @@ class Call:
 Handler = Callable[[Call], Awaitable[None]]  # may raise CallError
 
 
+def unless_cancelled(handler: Handler) -> Handler:
+    """Returns a handler of only those calls that their client has not cancelled before they were read."""
+
+    async def handle(call: Call) -> None:
+        if not call.scope.cancel_called:
+            await handler(call)
+
+    return handle
+
+
 class GrpcConnection:
     """Answers the calls of one connection with `handlers`, by path; those of other paths with `otherwise`, if given.
 
@@ -225,8 +235,7 @@ class GrpcConnection:
         refusal = None
         try:
             with call.scope:
-                if not call.scope.cancel_called:  # else its client has given up, and would not hear what was done
-                    await handler(call)
+                await handler(call)
         except CallError as error:
             refusal = error
         except Exception as error:  # noqa: BLE001 - a defect of ours costs this call its answer, and nobody else anything

@@ -16,7 +16,14 @@ from h2.exceptions import H2Error
 
 from supervisor.edges.machine.processes.socket_stream import SocketStream
 from supervisor.edges.rpc import grpc_connection
-from supervisor.edges.rpc.grpc_connection import UNSENT_BYTES_MAX, Call, GrpcConnection, Handler, Places
+from supervisor.edges.rpc.grpc_connection import (
+    UNSENT_BYTES_MAX,
+    Call,
+    GrpcConnection,
+    Handler,
+    Places,
+    unless_cancelled,
+)
 
 MESSAGE_BYTES_MAX = 1 << 20
 HEADERS = {
@@ -165,21 +172,22 @@ async def test_a_call_that_its_client_cancels_ends() -> None:
         assert places.taken == 0
 
 
-async def test_a_call_that_is_cancelled_before_it_was_read_has_no_effect() -> None:
+async def test_of_the_calls_that_are_cancelled_before_they_were_read_a_stop_is_obeyed_and_nothing_starts() -> None:
     """A service that was stopped reads the request and its end together: the client has given up by then."""
     handled: list[bytes | None] = []
 
-    async def start(call: Call) -> None:
+    async def take(call: Call) -> None:
         handled.append(await call.receive())
 
-    async with connected(start=start, echo=echo) as (client, _, places):
-        client.h2.reset_stream(client.begin("/start", b"a job"))
+    async with connected(start=unless_cancelled(take), stop=take, echo=echo) as (client, _, places):
+        client.h2.reset_stream(client.begin("/start", b"start it"))
+        client.h2.reset_stream(client.begin("/stop", b"stop it"))
         number = await client.call("/echo", b"one more")
         client.h2.end_stream(number)
         await client.flush()
         await client.read_to_end(number)
         assert bytes(client.data[5:]) == b"one more"
-        assert handled == []
+        assert handled == [b"stop it"]
         assert places.taken == 0
 
 
