@@ -21,6 +21,7 @@ from supervisor.cli.site.page_contents import Known, PageContents
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.ports.pauses import pause
+from supervisor.ports.reports import RecordedEvent
 from tests.edges.operators.fake_job_service import FakeJobService, running, serving
 
 JOB = "train-7f3a"
@@ -154,6 +155,31 @@ async def test_each_event_is_shown_once_after_a_stream_has_broken(tmp_path: Path
         job_service.publish(JOB, "ranks_awaited", "fourth")
         await to_thread.run_sync(partial(reader.read_until, lambda: "fourth" in reader.events()))
         assert reader.events() == ["fourth", "third", "second", "first"]
+    journal.close()
+
+
+async def test_events_of_other_nodes_stay_when_the_leader_is_silent(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "state", on_alarm=print)
+    journal.start()
+    job_service = FakeJobService(running(), journal=journal)
+    journal.save(running())
+    job_service.publish(JOB, "ranks_awaited", "own")
+    own = RecordedEvent(JOB, 2, 1_000_000_000, "ranks_awaited", "own", node="n0", rank=1)  # as the leader numbers it
+    others = [
+        replace(own, sequence=1, at_ns=5, node="n1", reason="a"),
+        replace(own, sequence=3, at_ns=9**10, reason="b"),
+    ]
+    job_service.leader_events = [others[0], own, others[1]]
+    contents, changed = shown_from(tmp_path)
+    async with serving(job_service, tmp_path / "control.sock", journal):
+        reader = Reader(contents, changed)
+        await to_thread.run_sync(contents.look_again)
+        await to_thread.run_sync(partial(reader.read_until, lambda: reader.events() == ["b", "own", "a"]))
+        job_service.leader_events = None
+        job_service.publish(JOB, "ranks_awaited", "new")
+        await to_thread.run_sync(partial(reader.read_until, lambda: "new" in reader.events()))
+        assert reader.events() == ["b", "new", "own", "a"]
+        job_service.end(JOB, JobState.SUCCEEDED, "all ranks exited with code 0")
     journal.close()
 
 

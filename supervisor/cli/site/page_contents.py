@@ -8,6 +8,7 @@ is also looked at every two seconds, for all readers together.
 from __future__ import annotations
 
 import contextlib
+import heapq
 import itertools
 import os
 import threading
@@ -56,6 +57,7 @@ class Shown(msgspec.Struct):
     looked_at_s: float = 0.0
     every_s: float = output.REFRESH_S
     events: deque[RecordedEvent] = msgspec.field(default_factory=deque[RecordedEvent])  # of the newest stream
+    earlier: list[RecordedEvent] = msgspec.field(default_factory=list[RecordedEvent])  # of the streams before it
 
 
 class Known(msgspec.Struct):
@@ -159,14 +161,18 @@ class PageContents:
             known.every_s = max(output.REFRESH_S, min(took_s / LOOKS_SHARE, LOOKS_MAX_S))
         self._on_change()
 
-    def _take_event(self, key: Key, event: RecordedEvent, earlier: deque[RecordedEvent]) -> None:
-        """Shows the event with the `earlier` ones of its stream only: each stream begins with all past events."""
+    def _take_event(self, key: Key, event: RecordedEvent, events: deque[RecordedEvent]) -> None:
+        """Shows the event, which joins the `events` of its stream.
+
+        Each stream begins with all past events, but if the job's leader is silent, with those of one node only.
+        """
         with self._lock:
             known = self._shown.get(key)
             if known is None or weight(event.kind) is Weight.ROUTINE:
                 return
-            earlier.append(event)
-            known.events = earlier
+            if known.events is not events:
+                known.earlier, known.events = _newest_events(known), events
+            events.append(event)
             known.version = next(self._numbers)
         self._on_change()
 
@@ -254,6 +260,18 @@ def _without_ages(report: JobReport) -> JobReport:
     return msgspec.structs.replace(report, ranks=ranks)
 
 
+def _newest_events(shown: Shown) -> list[RecordedEvent]:
+    """Returns the events of all streams, each once."""
+    told_again = {_identity(each) for each in shown.events}
+    earlier = (each for each in shown.earlier if _identity(each) not in told_again)
+    return list(heapq.merge(earlier, shown.events, key=lambda each: each.at_ns))[-EVENTS_MAX:]
+
+
+def _identity(event: RecordedEvent) -> tuple[str, int, str, int | None]:
+    """Returns what is the same in all streams: a job's nodes number its events differently."""
+    return event.node, event.at_ns, event.kind, event.rank
+
+
 def _document(shown: Shown) -> dict[str, object]:
     report = shown.report
     states = Counter(rank.state for rank in report.ranks)
@@ -281,6 +299,6 @@ def _document(shown: Shown) -> dict[str, object]:
         "events": [
             {"at": timestamp(each.at_ns), "kind": each.kind, "reason": each.reason, "rank": each.rank,
              "node": each.node, "cycle": each.cycle, "is_fault": weight(each.kind) >= Weight.FAULT}
-            for each in reversed(shown.events)
+            for each in reversed(_newest_events(shown))
         ],
     }  # fmt: skip
