@@ -337,25 +337,25 @@ class JobService:
         )
 
     def _checks_of_all_jobs(self) -> tuple[CheckReport, ...]:
-        """Returns the checks of live jobs: if two jobs request the same check, its newest result counts.
+        """Returns the checks of live jobs: if several jobs have a result of the same check, the newest one counts.
 
-        A job may end here because of an unhealthy result. It counts for a day, unless any job has a newer one.
+        A job may end here because of an unhealthy result. It counts for a day, unless a newer check could tell more.
         """
         live: dict[tuple[str, str], CheckView] = {}
-        newest: dict[tuple[str, str], CheckView] = {}
+        known: dict[tuple[str, str], CheckView] = {}  # of checks that could tell
         for job_id, job in self._jobs.items():
             for each in node.checks(self._machines.node_state, job_id):
                 name = each.finding.check, each.finding.subject
-                for found in (newest, live) if job.verdict is None else (newest,):
-                    if name not in found or found[name].found_at_s < each.found_at_s:
+                could_tell = each.finding.health not in (Health.UNANSWERED, Health.SKIPPED)
+                for found, counts in ((live, job.verdict is None), (known, could_tell)):
+                    if counts and (name not in found or found[name].found_at_s < each.found_at_s):
                         found[name] = each
         since_s = self._clock.now_s() - UNHEALTHY_KEPT_S
-        unhealthy = {
-            name: each
-            for name, each in newest.items()
-            if each.finding.health is Health.UNHEALTHY and each.found_at_s > since_s
-        }
-        return self._checks((live | unhealthy).values())
+        for name, each in known.items():
+            is_newer = name in live and live[name].found_at_s < each.found_at_s
+            if is_newer or (each.finding.health is Health.UNHEALTHY and each.found_at_s > since_s):
+                live[name] = each
+        return self._checks(live.values())
 
     def _looked_at(self, job: JobRecord) -> JobReport:
         """Returns the same for a person, who also wants to know which processes are stopped."""

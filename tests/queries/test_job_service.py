@@ -411,3 +411,15 @@ async def test_an_unhealthy_result_outlives_its_job_for_a_day_unless_there_is_a_
         world.job_service.stop("l", reason="enough", signal=0)
         await world.job_service.wait("l")
         assert shown() == ["unhealthy"]
+        for job_id, health, expected in (
+            ("n", Health.UNANSWERED, "unhealthy"),  # It says nothing of a repair.
+            ("o", Health.SKIPPED, "unhealthy"),
+            ("p", Health.SUSPECT, "suspect"),
+            ("q", Health.HEALTHY, "healthy"),  # newer than that of p, which runs on
+        ):
+            world.clock.at_s += 1
+            await found(job_id, health)
+            if job_id != "p":
+                world.job_service.stop(job_id, reason="enough", signal=0)
+                await world.job_service.wait(job_id)
+            assert shown() == [expected]
