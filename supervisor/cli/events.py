@@ -86,8 +86,10 @@ class _Chosen:
                 yield self._show(event)
             if not self._arguments.follow:
                 return
-        for event in events_of(found, supervisors, follow=self._arguments.follow):
-            if event.sequence > last and self._fits(event):
+        events = events_of(found, supervisors, follow=self._arguments.follow)
+        # Once one is new, all are, also those of a next leader, which numbers them itself.
+        for event in itertools.dropwhile(lambda each: each.sequence <= last, events):
+            if self._fits(event):
                 yield self._show(event)
 
     def check_rank(self, events: Iterator[RecordedEvent], known: str) -> Iterator[RecordedEvent]:
@@ -141,7 +143,7 @@ def events_of(
                     yield each
                     last = each.sequence
                     if is_shared:
-                        shown.add(_identity(each))
+                        shown.add(each.identity)
             return
         except NoSupervisorError as error:
             if not found.is_own or (not found.supervisor.is_private and not _is_recorded(job_id, supervisors)):
@@ -151,7 +153,7 @@ def events_of(
         return
     last = 0 if is_shared else last
     while page := _page(job_id, supervisors, last):
-        yield from (event for event in page if not is_shared or _identity(event) not in shown)
+        yield from (event for event in page if not is_shared or event.identity not in shown)
         last = page[-1].sequence
 
 
@@ -162,10 +164,6 @@ def _page(job_id: str, supervisors: Supervisors, last: int) -> list[RecordedEven
 def _is_recorded(job_id: str, supervisors: Supervisors) -> bool:
     """Returns whether the journals that this command reads know the job: a node's supervisor may have another one."""
     return supervisors.history.read(lambda reader: reader.job(job_id)) is not None
-
-
-def _identity(event: RecordedEvent) -> tuple[object, ...]:
-    return event.node, event.at_ns, event.kind, event.rank
 
 
 def in_time(events: Iterable[RecordedEvent]) -> Iterator[RecordedEvent]:

@@ -12,59 +12,14 @@ from collections.abc import Callable, Generator
 from supervisor.edges.machine.processes.job_claims import is_live
 from supervisor.edges.operators.control_client import ControlClient, DeadlineExceededError
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
+from supervisor.edges.operators.shown_output import ShownStream
 from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError, NotFoundError
 from supervisor.ports.reports import JobReport, RecordedEvent
 
 LOOK_AGAIN_S = 1.0  # whether anything of the job is left, or there is room for the call
-FILES_OF_STREAM = 2  # the current one and an older part
 RETURNS_WITHIN_S = 10.0  # it is started again; if nothing of the job is left, it knows how the job has ended
 
 Say = Callable[[str], None]
-
-
-class _Shown:
-    """How much of one rank's stream was shown: of each of its files, whose older ones a rotation removes.
-
-    A file is known by its inode. A new file may get the inode of one that has gone; it comes after all known ones,
-    unless a rank prints more than a whole file while the supervisor is away.
-    """
-
-    def __init__(self) -> None:
-        self._ends: dict[int, int] = {}  # how far the newest files were shown, in the order of their age
-        self._known: dict[int, int] = {}  # those of them that may come again
-        self._bytes = 0
-        self._bytes_again = 0  # of those shown, how many still come again if none of them is gone
-        self._counts = False  # a supervisor of an earlier version does not say where its bytes are
-
-    def comes_again(self) -> None:
-        """Expects the stream from its beginning, as far as that is still there."""
-        self._known, self._bytes_again = dict(self._ends), self._bytes
-
-    def new(self, piece: LogPiece) -> bytes:
-        """Returns those bytes of the piece that were not shown yet; from now on they are."""
-        self._counts = self._counts or not piece.file
-        counted = min(self._bytes_again, len(piece.data))
-        self._bytes_again -= counted
-        new = piece.data[counted if self._counts else self._shown_bytes(piece) :]
-        self._bytes += len(new)
-        return new
-
-    def _shown_bytes(self, piece: LogPiece) -> int:
-        end = piece.offset + len(piece.data)
-        if piece.file not in self._known:
-            self._known.clear()
-            self._ends.pop(piece.file, None)
-            self._ends[piece.file] = end
-            while len(self._ends) > FILES_OF_STREAM:
-                del self._ends[next(iter(self._ends))]
-            return 0
-        while (older := next(iter(self._known))) != piece.file:
-            del self._known[older]
-        known_end = self._known[piece.file]
-        if end > known_end:
-            del self._known[piece.file]
-            self._ends[piece.file] = end
-        return max(0, min(known_end - piece.offset, len(piece.data)))
 
 
 class SteadyClient:
@@ -86,21 +41,35 @@ class SteadyClient:
         self._away_told = False
         self._refusal_told = ""
         self._refusals = 0  # in a row, while nothing of the job was left
-        self._shown: dict[tuple[int, int, bool], _Shown] = {}  # by cycle, rank and stream
+        self._shown: dict[tuple[int, int, bool], ShownStream] = {}  # by cycle, rank and stream
 
     def watch(
-        self, *, after_sequence: int = 0, on_note: Say, this_node: bool = False, follow: bool = True
+        self, *, on_note: Say, this_node: bool = False, follow: bool = True
     ) -> Generator[JobReport | RecordedEvent]:
-        """Yields the job, then its events, until the last. Raises NoSupervisorError once nothing of the job is left."""
-        last = after_sequence
+        """Yields the job, then its events, until the last. Raises NoSupervisorError once nothing of the job is left.
+
+        Of a job on several nodes, each leader numbers the events itself, so the next supervisor tells all of them.
+        """
+        last, is_shared = 0, False
+        shown: set[tuple[str, int, str, int | None]] = set()
         while True:
             try:
                 told_by = self._client.watch(
-                    self.job_id, after_sequence=last, follow=follow, on_note=on_note, this_node=this_node
+                    self.job_id,
+                    after_sequence=0 if is_shared else last,
+                    follow=follow,
+                    on_note=on_note,
+                    this_node=this_node,
                 )
                 for told in told_by:
-                    if isinstance(told, RecordedEvent):
+                    if isinstance(told, JobReport):
+                        is_shared = is_shared or (not this_node and len(told.nodes) > 1)
+                    elif is_shared and told.identity in shown:
+                        continue
+                    else:
                         last = told.sequence
+                        if not this_node:
+                            shown.add(told.identity)
                     yield told
                 return
             except NoSupervisorError as error:
@@ -121,7 +90,7 @@ class SteadyClient:
             try:
                 told_by = self._client.logs(self.job_id, choice, follow=True, on_note=on_note, this_node=this_node)
                 for piece in told_by:
-                    shown = self._shown.setdefault((piece.cycle, piece.rank, piece.is_stderr), _Shown())
+                    shown = self._shown.setdefault((piece.cycle, piece.rank, piece.is_stderr), ShownStream())
                     if new := shown.new(piece):
                         yield LogPiece(piece.rank, piece.cycle, piece.is_stderr, new)
                 return

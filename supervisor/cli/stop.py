@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import select
 import signal as signals
+import threading
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 
 from supervisor.cli import output
 from supervisor.cli.control import ask_live
 from supervisor.cli.job_owners import who_asks
-from supervisor.cli.reconnecting_client import SteadyClient
+from supervisor.cli.reconnecting_client import LOOK_AGAIN_S, SteadyClient
 from supervisor.cli.supervisor_discovery import Answering, FoundJob, Supervisors, add_place_arguments
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.errors import HoldfastError, NoSupervisorError
+from supervisor.ports.reports import JobReport, RecordedEvent
 
 PRIVATE_ENDS_WITHIN_S = 10.0  # after it has closed its connections: it then writes the rest of its journal
 
@@ -52,13 +56,16 @@ def execute(arguments: Namespace) -> int:
 
 def _last_words(supervisors: Supervisors, client: ControlClient, steady: SteadyClient | None, job: FoundJob) -> str:
     """Returns once the job has ended. A private supervisor ends with it, perhaps before it has told us."""
-    told_by = steady.watch(on_note=output.say) if steady else client.watch(job.report.job_id, follow=True)
+    watch: Callable[[], Iterable[JobReport | RecordedEvent]] = partial(client.watch, job.report.job_id, follow=True)
+    if steady is not None:
+        watch = partial(steady.watch, on_note=output.say)
     asked = {client}
     while True:
-        last = ""
+        last: JobReport | None = None
         try:
-            for each in told_by:
-                last = each.reason
+            for told in watch():
+                if isinstance(told, JobReport):
+                    last = told
         except NoSupervisorError:
             if job.supervisor is not None and job.supervisor.is_private:
                 _await_end(job.supervisor)
@@ -68,9 +75,11 @@ def _last_words(supervisors: Supervisors, client: ControlClient, steady: SteadyC
             if found.supervisor is None or found.supervisor.client in asked:
                 raise
             asked.add(found.supervisor.client)  # of another part of the job on this machine
-            told_by = found.supervisor.client.watch(job.report.job_id, follow=True)
+            watch = partial(found.supervisor.client.watch, job.report.job_id, follow=True)
         else:
-            return last
+            if last is not None and last.state.has_ended:
+                return last.reason
+            threading.Event().wait(LOOK_AGAIN_S)  # The stream ended early: no leader answered for a moment.
 
 
 def _await_end(supervisor: Answering) -> None:

@@ -143,6 +143,11 @@ class RecordedEvent(msgspec.Struct, frozen=True):
     rank: int | None = None
     details: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def identity(self) -> tuple[str, int, str, int | None]:
+        """What tells the event apart on any node: the nodes of a job number its events differently."""
+        return self.node, self.at_ns, self.kind, self.rank
+
 
 class LogBytes(msgspec.Struct, frozen=True):
     """Some bytes of one rank's output; they may begin or end within a line."""

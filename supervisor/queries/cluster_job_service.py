@@ -388,7 +388,9 @@ class ClusterJobService:
                 return UpdateTaken(taken, self._view.pace_s(job_id), self._view.own_events(job_id, by, question))
             case ReadEvents(after_sequence, wait_s):
                 self._check_leads(job_id)
-                return await self._read_events(job_id, after_sequence, min(wait_s, EVENTS_WAIT_MAX_S))
+                events = await self._read_events(job_id, after_sequence, min(wait_s, EVENTS_WAIT_MAX_S))
+                self._check_leads(job_id)  # The asker goes on with the next leader, which numbers them itself.
+                return events
             case ShowStacks(budget_s, rank):
                 return Stacks(await self._job_service.stacks(job_id, rank, min(budget_s, 2 * STACKS_FOR_PEOPLE_S)))
             case SetCordon():

@@ -17,7 +17,7 @@ from supervisor.edges.operators import control_api, log_follower
 from supervisor.edges.operators.control_client import ControlClient, DeadlineExceededError
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
 from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError, NotFoundError
-from supervisor.ports.reports import JobReport, RecordedEvent
+from supervisor.ports.reports import JobNodeReport, JobReport, RecordedEvent
 from tests.edges.operators.fake_job_service import FakeJobService, running, serving
 from worker_client.spawner.output_targets import LogFile
 
@@ -81,6 +81,24 @@ def test_each_event_and_each_byte_is_told_once(leaves: int) -> None:
     assert events == [1, 2, 3, 4, 5]
     client, said = steady(Client(leaves))
     assert b"".join(piece.data for piece in client.logs(LogChoice(), on_note=said.append)) == b"abcdef"
+
+
+def test_the_events_of_several_nodes_are_told_once_though_the_next_leader_numbers_them_differently() -> None:
+    nodes = (JobNodeReport("n0", "active"), JobNodeReport("n1", "active"))
+    lives, asked = [["a", "b"], ["c", "a", "b", "d"]], list[int]()
+
+    def watch(*_: object, after_sequence: int, **__: object) -> Generator[JobReport | RecordedEvent]:
+        asked.append(after_sequence)
+        yield JobReport("j", JobState.RUNNING, 1, nodes=nodes)
+        yield from (RecordedEvent("j", number, 5, kind, "r") for number, kind in enumerate(lives.pop(0), 1))
+        if lives:
+            raise GONE
+
+    client = Client(0)
+    client.watch = watch
+    following, said = steady(client)
+    told = [each.kind for each in following.watch(on_note=said.append) if isinstance(each, RecordedEvent)]
+    assert (told, asked) == (["a", "b", "c", "d"], [0, 0])
 
 
 class Output:

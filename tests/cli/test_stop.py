@@ -1,4 +1,4 @@
-"""Does `holdfast stop --wait` know how a job has ended whose supervisor ended before it had told?"""
+"""Does `holdfast stop --wait` wait for the end of the job, also if its supervisor ends or tells too little before?"""
 
 from __future__ import annotations
 
@@ -58,27 +58,53 @@ def supervisor() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_the_record_of_a_private_job_is_read_once_its_supervisor_has_ended(
-    supervisor: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    client, found = Client(), Found(supervisor)
-    answering = Answering(cast("ControlClient", client), True, 0, supervisor.pid)
-    job = FoundJob(JobReport(JOB, JobState.RUNNING, 1), answering, 0)
-
+def stop_and_wait(monkeypatch: pytest.MonkeyPatch, found: Found, job: FoundJob) -> int:
     def supervisors(_arguments: Namespace, *, waits: bool) -> Found:
         assert waits
         return found
 
-    def ask_live(_found: Found, _job: str, *, verb: str) -> tuple[FoundJob, Client]:
+    def ask_live(_found: Found, _job: str, *, verb: str) -> tuple[FoundJob, ControlClient]:
         assert verb == "stop"
-        return job, client
+        assert job.supervisor is not None
+        return job, job.supervisor.client
 
     monkeypatch.setattr(stop, "Supervisors", supervisors)
     monkeypatch.setattr(stop, "ask_live", ask_live)
+    return stop.execute(Namespace(job=JOB, reason="", signal=0, wait=True))
+
+
+def test_the_record_of_a_private_job_is_read_once_its_supervisor_has_ended(
+    supervisor: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answering = Answering(cast("ControlClient", Client()), True, 0, supervisor.pid)
     assert supervisor.stdin is not None
     ends = threading.Timer(0.3, supervisor.stdin.close)
     ends.start()
-    code = stop.execute(Namespace(job=JOB, reason="", signal=0, wait=True))
+    code = stop_and_wait(monkeypatch, Found(supervisor), FoundJob(JobReport(JOB, JobState.RUNNING, 1), answering, 0))
     ends.join()
     assert code == 0
+    assert "has ended: stopped by root" in capsys.readouterr().err
+
+
+class WithoutLeader:
+    """A daemon that loses sight of the job's leader for a moment, and ends its first stream."""
+
+    def __init__(self) -> None:
+        self._told = [(JobState.STOPPING, "is being stopped"), (JobState.STOPPED, "stopped by root")]
+
+    def stop(self, job_id: str, **_: object) -> None:
+        assert job_id == JOB
+
+    def watch(self, job_id: str, **_: object) -> Iterator[JobReport]:
+        state, reason = self._told.pop(0)
+        yield JobReport(job_id, state, 1, reason=reason)
+
+
+def test_a_stream_that_ends_before_the_job_is_not_taken_for_its_end(
+    supervisor: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stop, "LOOK_AGAIN_S", 0.01)
+    answering = Answering(cast("ControlClient", WithoutLeader()), False, 0, supervisor.pid)
+    job = FoundJob(JobReport(JOB, JobState.RUNNING, 1), answering, 0)
+    assert stop_and_wait(monkeypatch, Found(supervisor), job) == 0
     assert "has ended: stopped by root" in capsys.readouterr().err

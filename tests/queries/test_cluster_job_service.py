@@ -216,6 +216,25 @@ async def test_one_that_waits_for_events_is_answered_when_one_happens(tmp_path: 
         assert [event.reason for event in answers[0].events] == ["n1 1"]
 
 
+async def test_one_that_waits_for_events_is_refused_once_this_node_leads_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Else it would ask the next leader, which numbers the events itself, for what follows by this node's numbers."""
+    async with shared_job(tmp_path) as shared, anyio.create_task_group() as tasks:
+        last = shared.world.journal.events[-1].sequence
+
+        def leads(_: str) -> bool:
+            return False
+
+        async def lose_the_lead() -> None:
+            await settled()
+            monkeypatch.setattr(shared.colleagues, "leads", leads)
+
+        tasks.start_soon(lose_the_lead)
+        with pytest.raises(NoAnswerError, match="this node does not lead it"):
+            await shared.job_service.answer("j", "n1", ReadEvents(last, wait_s=0.3))
+
+
 async def test_events_are_read_from_the_leader(tmp_path: Path):
     async with shared_job(tmp_path, leads=False) as shared:
         pages = [Events(happened("n1", 1, 2)), Events(happened("n1", 3)), Events((), is_last=True)]

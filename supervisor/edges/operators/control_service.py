@@ -17,7 +17,7 @@ from holdfast_wire.v1 import control_pb2 as wire
 
 from supervisor.config.redaction import redacted_text
 from supervisor.edges.machine.own_process.threads import in_thread
-from supervisor.edges.operators import log_follower, log_merge, node_pages
+from supervisor.edges.operators import event_streams, log_follower, log_merge, node_pages
 from supervisor.edges.operators.control_callers import CLIENT, is_root, limits_of_caller
 from supervisor.edges.operators.control_decoding import rendezvous_from_wire, submission_from_wire
 from supervisor.edges.operators.control_encoding import (
@@ -29,7 +29,6 @@ from supervisor.edges.operators.control_encoding import (
     node_to_wire,
     refusal_to_wire,
 )
-from supervisor.edges.operators.event_streams import all_events, past_events
 from supervisor.edges.operators.job_pages import key_of, merge, page_of
 from supervisor.edges.operators.log_follower import LogPiece
 from supervisor.edges.operators.log_stream_server import set_at_end
@@ -39,13 +38,12 @@ from supervisor.errors import (
     ExhaustedError,
     HoldfastError,
     InvalidRequestError,
-    NoAnswerError,
     NotFoundError,
     NotNowError,
     NotPermittedError,
 )
 from supervisor.ports.job_requests import JobHistory, JobRequests
-from supervisor.ports.reports import JobReport, LogBytes
+from supervisor.ports.reports import JobReport, RecordedEvent
 
 MESSAGE_CHARACTERS_MAX = 1_500  # for a refusal: a client takes 8 KiB of trailers
 REASON_CHARACTERS_MAX = 1_000
@@ -191,48 +189,24 @@ class ControlService:
     async def _watch_job(self, request: wire.WatchJobRequest, send: Callable[[Message], Awaitable[None]]) -> None:
         report = await self._find(request.job_id, "watch", this_node=request.this_node)
         await send(wire.WatchJobResponse(snapshot=job_to_wire(report)))
-        if request.this_node or not await self._send_events_elsewhere(request, send):
-            if request.follow:
-                events = all_events(
-                    self._job_service,
-                    self._history,
-                    request.job_id,
-                    after_sequence=request.after_sequence,
-                    limiter=self._limiter,
-                )
-            else:
-                await self._job_service.until_complete(request.job_id)
-                events = past_events(
-                    self._history, request.job_id, after_sequence=request.after_sequence, limiter=self._limiter
-                )
-            async with contextlib.aclosing(events):
-                async for event in events:
-                    if not request.this_node or event.node in {node.name for node in report.nodes}:
-                        await send(wire.WatchJobResponse(event=event_to_wire(event)))
+
+        async def note(text: str) -> None:
+            await send(wire.WatchJobResponse(note=text))
+
+        async with contextlib.aclosing(self._events(request, note)) as events:
+            async for event in events:
+                if not request.this_node or event.node in {node.name for node in report.nodes}:
+                    await send(wire.WatchJobResponse(event=event_to_wire(event)))
         if request.follow:  # the verdict, for callers that can't ask again because the supervisor may be ending, too
             report = await self._find(request.job_id, "watch", this_node=request.this_node)
             await send(wire.WatchJobResponse(snapshot=job_to_wire(report)))
 
-    async def _send_events_elsewhere(
-        self, request: wire.WatchJobRequest, send: Callable[[Message], Awaitable[None]]
-    ) -> bool:
-        """Returns False if this node must send its own events: it leads the job, or the leader does not answer."""
-        events = self._job_service.events_elsewhere(
-            request.job_id, after_sequence=request.after_sequence, follow=request.follow
-        )
-        if events is None:
-            return False
-        is_begun = False
-        try:
-            async with contextlib.aclosing(events):
-                async for event in events:
-                    is_begun = True
-                    await send(wire.WatchJobResponse(event=event_to_wire(event)))
-        except NoAnswerError as error:
-            rest = "nothing that came later is shown" if is_begun else "these are the events of this node alone"
-            await send(wire.WatchJobResponse(note=f"{error}; {rest}"))
-            return is_begun
-        return True
+    def _events(self, request: wire.WatchJobRequest, note: event_streams.Note) -> AsyncGenerator[RecordedEvent]:
+        job, after, limiter = (self._job_service, self._history, request.job_id), request.after_sequence, self._limiter
+        if request.this_node:
+            return event_streams.own_events(*job, after_sequence=after, follow=request.follow, limiter=limiter)
+        of_all_nodes = event_streams.followed_events if request.follow else event_streams.recorded_events
+        return of_all_nodes(*job, after_sequence=after, limiter=limiter, note=note)
 
     async def _stream_logs(self, request: wire.StreamLogsRequest, send: Callable[[Message], Awaitable[None]]) -> None:
         report = await self._find(request.job_id, "show output of", this_node=request.this_node)
@@ -268,26 +242,54 @@ class ControlService:
         *,
         this_node: bool,
     ) -> None:
-        sources = {"": log_follower.follow(Path(report.log_dir), choice, ended)}
-        elsewhere: Mapping[str, AsyncGenerator[LogBytes]] = {}
-        if not this_node:
-            elsewhere = self._job_service.logs_elsewhere(
-                report, rank=choice.rank, cycle=choice.cycle, tail_lines=choice.tail_lines, follow=not ended.is_set()
-            )
-        sources |= {name: log_merge.as_pieces(pieces) for name, pieces in elsewhere.items()}
+        own = log_follower.follow(Path(report.log_dir), choice, ended)
         missing: list[str] = []
-        found = 0
+        has_others = found = False
+
+        def others(*, follow: bool) -> dict[str, log_merge.NodeOutput]:
+            nonlocal has_others
+            outputs = {} if this_node else self._outputs_elsewhere(report, choice, follow=follow)
+            has_others = has_others or bool(outputs)
+            return outputs
+
+        async def look() -> Mapping[str, log_merge.NodeOutput]:
+            nonlocal report
+            try:
+                report = await self._job_service.look(report.job_id) or report
+            except HoldfastError:
+                return {}  # The next look may be answered.
+            return others(follow=True)
 
         async def send_piece(piece: LogPiece) -> None:
             nonlocal found
-            found += 1
+            found = True
             await send(wire.LogChunk(**msgspec.structs.asdict(piece)))
 
-        await log_merge.merge(sources, send_piece, missing.append, in_order=ended.is_set())
+        async def send_note(text: str) -> None:
+            await send(wire.LogChunk(note=text))
+
+        if ended.is_set():
+            sources = {"": own} | {name: output.pieces for name, output in others(follow=False).items()}
+            await log_merge.merge_in_order(sources, send_piece, missing.append)
+        else:
+            await log_merge.follow(own, None if this_node else look, send_piece, send_note, ended=ended)
         for note in (*missing, *_lost_output(report, choice.rank)):
-            await send(wire.LogChunk(note=note))
-        if not found and not elsewhere:
+            await send_note(note)
+        if not found and not has_others:
             await log_follower.check_any_beside(Path(report.log_dir), report.job_id, choice)
+
+    def _outputs_elsewhere(
+        self, report: JobReport, choice: log_follower.LogChoice, *, follow: bool
+    ) -> dict[str, log_merge.NodeOutput]:
+        """Returns the output of the job's other nodes, by node."""
+        sources = self._job_service.logs_elsewhere(
+            report, rank=choice.rank, cycle=choice.cycle, tail_lines=choice.tail_lines, follow=follow
+        )
+        log_dirs = {node.name: node.log_dir for node in report.nodes}
+        return {
+            name: log_merge.NodeOutput(log_dirs.get(name, ""), log_merge.as_pieces(source))
+            for name, source in sources.items()
+        }
 
     async def _find(self, job_id: str, verb: str, *, this_node: bool = False) -> JobReport:
         """Returns the job. `this_node`: only its own part of a job on several nodes, without asking other nodes."""

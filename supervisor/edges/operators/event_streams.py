@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import TypeAlias
 
 import anyio
 
 from supervisor.edges.machine.own_process.threads import in_thread
+from supervisor.errors import NoAnswerError, NotFoundError
 from supervisor.ports.job_requests import JobHistory, JobRequests
 from supervisor.ports.reports import RecordedEvent
 
 PAGE_EVENTS = 500
+LEADER_AGAIN_S = 1.0
+
+Note: TypeAlias = Callable[[str], Awaitable[None]]  # gets which events are missing, and why
 
 
 async def past_events(
@@ -62,3 +67,107 @@ async def all_events(
     async with contextlib.aclosing(past_events(history, job_id, after_sequence=last, limiter=limiter)) as rest:
         async for event in rest:
             yield event
+
+
+async def own_events(
+    job_service: JobRequests,
+    history: JobHistory,
+    job_id: str,
+    *,
+    after_sequence: int,
+    follow: bool,
+    limiter: anyio.CapacityLimiter,
+) -> AsyncGenerator[RecordedEvent]:
+    """Yields the events that this node has; with `follow`, until the job ends."""
+    if follow:
+        events = all_events(job_service, history, job_id, after_sequence=after_sequence, limiter=limiter)
+    else:
+        await job_service.until_complete(job_id)
+        events = past_events(history, job_id, after_sequence=after_sequence, limiter=limiter)
+    async with contextlib.aclosing(events):
+        async for event in events:
+            yield event
+
+
+# --- of all nodes of a job -----------------------------------------------------------------------------------------
+
+
+async def recorded_events(
+    job_service: JobRequests,
+    history: JobHistory,
+    job_id: str,
+    *,
+    after_sequence: int,
+    limiter: anyio.CapacityLimiter,
+    note: Note,
+) -> AsyncGenerator[RecordedEvent]:
+    """Yields the whole job's events so far: from its leader, or this node's if the leader does not answer."""
+    elsewhere = job_service.events_elsewhere(job_id, after_sequence=after_sequence, follow=False)
+    has_begun = False
+    if elsewhere is not None:
+        try:
+            async with contextlib.aclosing(elsewhere):
+                async for event in elsewhere:
+                    has_begun = True
+                    yield event
+            return
+        except NoAnswerError as error:
+            rest = "nothing that came later is shown" if has_begun else "these are the events of this node alone"
+            await note(f"{error}; {rest}")
+    if not has_begun:
+        events = own_events(job_service, history, job_id, after_sequence=after_sequence, follow=False, limiter=limiter)
+        async with contextlib.aclosing(events):
+            async for event in events:
+                yield event
+
+
+async def followed_events(
+    job_service: JobRequests,
+    history: JobHistory,
+    job_id: str,
+    *,
+    after_sequence: int,
+    limiter: anyio.CapacityLimiter,
+    note: Note,
+) -> AsyncGenerator[RecordedEvent]:
+    """Yields the whole job's events until it ends here, from whichever node leads it.
+
+    A leader that does not answer is asked again. Until it answers, this node's own events come. Each leader numbers
+    the events itself, and is asked for all of them; those that were shown do not come again.
+    """
+    known: set[tuple[str, int, str, int | None]] = set()
+    told_through = own_through = after_sequence
+    is_silent = False
+    while (elsewhere := job_service.events_elsewhere(job_id, after_sequence=0, follow=True)) is not None:
+        has_begun = False
+        try:
+            async with contextlib.aclosing(elsewhere):
+                async for event in elsewhere:
+                    has_begun, is_silent = True, False
+                    if event.identity not in known:
+                        known.add(event.identity)
+                        if event.sequence > told_through:
+                            yield event
+            return
+        except (NoAnswerError, NotFoundError) as error:
+            if has_begun:
+                told_through = own_through = 0  # The watcher has what is known, and the next leader numbers it itself.
+            if not is_silent:
+                is_silent = True
+                await note(f"{error}; the leader is asked again, and only this node's events are shown until then")
+        own = past_events(history, job_id, after_sequence=own_through, limiter=limiter)
+        async with contextlib.aclosing(own):
+            async for event in own:
+                own_through = event.sequence
+                if event.identity not in known:
+                    known.add(event.identity)
+                    yield event
+        async with job_service.subscribe(job_id) as coming:
+            with anyio.move_on_after(LEADER_AGAIN_S):
+                async for _ in coming:  # or the job's end
+                    break
+    rest = own_events(job_service, history, job_id, after_sequence=own_through, follow=True, limiter=limiter)
+    async with contextlib.aclosing(rest):
+        async for event in rest:
+            if event.identity not in known:
+                yield event

@@ -1,4 +1,4 @@
-"""How does the output of ranks on several nodes become one stream?"""
+"""How does the output of ranks on several nodes become one stream, though nodes join or do not answer for a moment?"""
 
 from __future__ import annotations
 
@@ -6,12 +6,28 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 import anyio
+import msgspec
 
 from supervisor.edges.operators.log_follower import LogPiece
-from supervisor.errors import HoldfastError
+from supervisor.edges.operators.shown_output import ShownStream
+from supervisor.errors import ExhaustedError, HoldfastError, NoAnswerError, NotFoundError
 from supervisor.ports.reports import LogBytes
 
+LOOK_S = 5.0  # between two looks at a live job: for nodes that have joined, and for those that have not answered
+
 Pieces = AsyncGenerator[LogPiece]
+Send = Callable[[LogPiece], Awaitable[None]]
+Note = Callable[[str], Awaitable[None]]
+
+
+class NodeOutput(msgspec.Struct, frozen=True):
+    """The output of another node, to be read from its beginning."""
+
+    log_dir: str  # on that node: it differs between the node's runs of the job
+    pieces: Pieces
+
+
+Look = Callable[[], Awaitable[Mapping[str, NodeOutput]]]  # by node
 
 
 async def as_pieces(source: AsyncGenerator[LogBytes]) -> Pieces:
@@ -20,29 +36,14 @@ async def as_pieces(source: AsyncGenerator[LogBytes]) -> Pieces:
             yield LogPiece(each.rank, each.cycle, each.is_stderr, each.output, each.file, each.offset)
 
 
-async def merge(
-    sources: Mapping[str, Pieces],
-    send: Callable[[LogPiece], Awaitable[None]],
-    miss: Callable[[str], None],
-    *,
-    in_order: bool,
-) -> None:
-    """Yields pieces by cycle, rank and stream if each source has that order itself; else as they come.
+# --- what is there -------------------------------------------------------------------------------------------------
+
+
+async def merge_in_order(sources: Mapping[str, Pieces], send: Send, miss: Callable[[str], None]) -> None:
+    """Sends pieces by cycle, rank and stream, which is the order of each source itself.
 
     Calls `miss` for a source whose node does not answer; the others continue.
     """
-    async with contextlib.AsyncExitStack() as closing:
-        for pieces in sources.values():
-            await closing.enter_async_context(contextlib.aclosing(pieces))
-        if in_order:
-            await _merge_in_order(sources, send, miss)
-        else:
-            await _merge_as_they_come(sources, send, miss)
-
-
-async def _merge_in_order(
-    sources: Mapping[str, Pieces], send: Callable[[LogPiece], Awaitable[None]], miss: Callable[[str], None]
-) -> None:
     heads: dict[str, LogPiece] = {}
 
     async def advance(name: str) -> None:
@@ -54,31 +55,118 @@ async def _merge_in_order(
         except HoldfastError as error:
             miss(_missing(name, error))
 
-    async with anyio.create_task_group() as tasks:
-        for name in sources:
-            tasks.start_soon(advance, name)
-    while heads:
-        name = min(heads, key=lambda each: (heads[each].cycle, heads[each].rank, heads[each].is_stderr))
-        await send(heads[name])
-        await advance(name)
+    async with contextlib.AsyncExitStack() as closing:
+        for pieces in sources.values():
+            await closing.enter_async_context(contextlib.aclosing(pieces))
+        async with anyio.create_task_group() as tasks:
+            for name in sources:
+                tasks.start_soon(advance, name)
+        while heads:
+            name = min(heads, key=lambda each: (heads[each].cycle, heads[each].rank, heads[each].is_stderr))
+            await send(heads[name])
+            await advance(name)
 
 
-async def _merge_as_they_come(
-    sources: Mapping[str, Pieces], send: Callable[[LogPiece], Awaitable[None]], miss: Callable[[str], None]
-) -> None:
-    turn = anyio.Lock()
+# --- what comes ----------------------------------------------------------------------------------------------------
 
-    async def carry(name: str, pieces: Pieces) -> None:
+
+class _Node:
+    """How much of one node's output was sent. The node sends it cycle by cycle, each time that it is read."""
+
+    def __init__(self) -> None:
+        self.is_read = False
+        self.reading = anyio.CancelScope()
+        self.is_silent = False  # since it was asked last, too
+        self.is_noted = False
+        self.ended_in: str | None = None  # the folder whose output was sent to its end
+        self._cycle = -1
+        self._streams: dict[tuple[int, bool], ShownStream] = {}  # of that cycle, by rank and stream
+
+    def begin(self) -> None:
+        """Expects the output from its beginning."""
+        self.is_read, self.reading = True, anyio.CancelScope()
+        for stream in self._streams.values():
+            stream.comes_again()
+
+    def new(self, piece: LogPiece) -> LogPiece | None:
+        """Returns the part of the piece that was not sent yet; None: there is none."""
+        self.is_silent = False
+        if piece.cycle < self._cycle:
+            return None
+        if piece.cycle > self._cycle:
+            self._cycle, self._streams = piece.cycle, {}
+        new = self._streams.setdefault((piece.rank, piece.is_stderr), ShownStream()).new(piece)
+        if not new:
+            return None
+        self.is_noted = False
+        return msgspec.structs.replace(piece, data=new, offset=piece.offset + len(piece.data) - len(new))
+
+
+class _Outlet:
+    """Sends what several sources have, one piece or note at a time."""
+
+    def __init__(self, send: Send, note: Note, ended: anyio.Event) -> None:
+        self._send = send
+        self._note = note
+        self._ended = ended
+        self._turn = anyio.Lock()
+
+    async def carry_own(self, own: Pieces) -> None:
         try:
-            async for piece in pieces:
-                async with turn:
-                    await send(piece)
+            await self._carry(own, lambda piece: piece)
         except HoldfastError as error:
-            miss(_missing(name, error))
+            await self._say(_missing("", error))
 
+    async def carry_node(self, name: str, node: _Node, output: NodeOutput) -> None:
+        try:
+            with node.reading:
+                await self._carry(output.pieces, node.new)
+        except (NoAnswerError, NotFoundError, ExhaustedError) as error:
+            node.is_silent = True
+            if not node.is_noted:
+                node.is_noted = True
+                again = "" if self._ended.is_set() else f"; the node is asked again every {LOOK_S:g} s"
+                await self._say(f"{_missing(name, error)}{again}")
+        except HoldfastError as error:
+            await self._say(_missing(name, error))
+            return  # It would refuse again.
+        else:
+            node.ended_in = output.log_dir
+        node.is_read = False
+
+    async def _carry(self, pieces: Pieces, new: Callable[[LogPiece], LogPiece | None]) -> None:
+        async with contextlib.aclosing(pieces):
+            async for piece in pieces:
+                if (rest := new(piece)) is not None:
+                    async with self._turn:
+                        await self._send(rest)
+
+    async def _say(self, text: str) -> None:
+        async with self._turn:
+            await self._note(text)
+
+
+async def follow(own: Pieces, look: Look | None, send: Send, note: Note, *, ended: anyio.Event) -> None:
+    """Sends pieces as they come, each byte once, until the job has `ended` and each source, too.
+
+    `look` returns the output of the job's other nodes now; None: they are not asked for. `note` gets what is missing,
+    at once. A node that does not answer is asked again, until the job has ended.
+    """
+    outlet = _Outlet(send, note, ended)
+    nodes: dict[str, _Node] = {}
     async with anyio.create_task_group() as tasks:
-        for name, pieces in sources.items():
-            tasks.start_soon(carry, name, pieces)
+        tasks.start_soon(outlet.carry_own, own)
+        while look is not None and not ended.is_set():
+            for name, output in (await look()).items():
+                node = nodes.setdefault(name, _Node())
+                if not node.is_read and node.ended_in != output.log_dir:
+                    node.begin()
+                    tasks.start_soon(outlet.carry_node, name, node, output)
+            with anyio.move_on_after(LOOK_S):
+                await ended.wait()
+        for node in nodes.values():
+            if node.is_silent:
+                node.reading.cancel()  # It would hold up the end.
 
 
 def _missing(node: str, error: HoldfastError) -> str:

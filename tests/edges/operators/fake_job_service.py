@@ -71,6 +71,7 @@ class FakeJobService:
         self.leader_events: list[RecordedEvent] | None = None  # None: this node leads
         self.leader_lost = False
         self.output_elsewhere: dict[str, list[LogBytes]] = {}  # by node; none: it does not answer
+        self.silent_nodes: set[str] = set()  # These do not answer any more after their output so far.
         self.other_nodes: list[NodeReport] = []
         self._sequence = dict.fromkeys(self.reports, 0)
         self.looks = 0
@@ -92,7 +93,11 @@ class FakeJobService:
         if job_id in self.coming_back:
             await self.coming_back[job_id].wait()
         self.looks += not this_node
-        return self.job(job_id)
+        report = self.job(job_id)
+        if report is not None and this_node:
+            nodes = tuple(node for node in report.nodes if node.name not in self.output_elsewhere)
+            return replace(report, nodes=nodes)
+        return report
 
     async def look_at_all(self) -> Sequence[JobReport]:
         return self.jobs()
@@ -106,7 +111,7 @@ class FakeJobService:
     def events_elsewhere(
         self, job_id: str, *, after_sequence: int, follow: bool
     ) -> AsyncGenerator[RecordedEvent] | None:
-        if self.leader_events is None:
+        if self.leader_events is None or self.reports[job_id].state.has_ended:
             return None
         return self._leaders(self.leader_events[after_sequence:])
 
@@ -119,13 +124,14 @@ class FakeJobService:
     def logs_elsewhere(
         self, job: JobReport, *, rank: int | None, cycle: int | None, tail_lines: int, follow: bool
     ) -> Mapping[str, AsyncGenerator[LogBytes]]:
-        return {name: self._output(name, output, rank) for name, output in self.output_elsewhere.items()}
+        names = [node.name for node in job.nodes if node.name in self.output_elsewhere]
+        return {name: self._output(name, self.output_elsewhere[name], rank) for name in names}
 
     async def _output(self, name: str, output: Sequence[LogBytes], rank: int | None) -> AsyncGenerator[LogBytes]:
         for piece in output:
             if rank in (None, piece.rank):
                 yield piece
-        if not output:
+        if not output or name in self.silent_nodes:
             raise NoAnswerError(f"cannot ask node {name}: no answer within 5 s")
 
     async def lead_rendezvous(self, rendezvous: RendezvousRequest) -> bool:

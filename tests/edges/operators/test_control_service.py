@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -19,7 +19,7 @@ from supervisor.core.facts import JobState
 from supervisor.edges.machine.journal import journal_reader
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.journal.journal_reader import report_from_json
-from supervisor.edges.operators import control_encoding, node_pages
+from supervisor.edges.operators import control_encoding, event_streams, log_merge, node_pages
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.edges.operators.control_service import ControlService
 from supervisor.edges.operators.log_follower import LogChoice
@@ -45,6 +45,22 @@ async def asked(tmp_path: Path, *reports: JobReport) -> AsyncGenerator[tuple[Fak
         with ControlClient(tmp_path / "control.sock") as client:
             yield job_service, client, journal
     journal.close()
+
+
+@asynccontextmanager
+async def meanwhile(job_service: FakeJobService, ask: Callable[..., None], *given: object) -> AsyncGenerator[None]:
+    """Asks in a thread until the job ends, which it does after the block."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(to_thread.run_sync, ask, *given)
+        try:
+            yield
+        finally:
+            job_service.end(JOB, JobState.SUCCEEDED, "done")
+
+
+def on_two_nodes(log_dir: Path) -> JobReport:
+    nodes = (JobNodeReport("n0", "active", 0), JobNodeReport("n1", "active", 1))
+    return replace(running(log_dir=str(log_dir)), nodes=nodes)
 
 
 async def test_submit_hands_on_specification_and_environment(tmp_path: Path) -> None:
@@ -208,6 +224,38 @@ async def test_watch_is_a_snapshot_then_all_events_to_the_end(tmp_path: Path) ->
         assert [each.sequence for each in again if isinstance(each, RecordedEvent)] == [2, 3]
 
 
+async def test_events_are_followed_though_no_leader_answers_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_streams, "LEADER_AGAIN_S", 0.01)
+    before = RecordedEvent(JOB, 1, 5, "before", "a", node="n1")
+    later = replace(before, at_ns=6, kind="later")
+    async with asked(tmp_path, running()) as (job_service, client, _):
+        job_service.leader_events, job_service.leader_lost = [before], True
+        seen: list[JobReport | RecordedEvent] = []
+        notes: list[str] = []
+
+        def kinds() -> list[str]:
+            return [each.kind for each in seen if isinstance(each, RecordedEvent)]
+
+        def watch() -> None:
+            for each in client.watch(JOB, follow=True, on_note=notes.append):
+                seen.append(each)  # noqa: PERF402  # one by one, for the test that looks on
+
+        async with meanwhile(job_service, watch):
+            await until(lambda: notes)
+            job_service.publish(JOB, "here")
+            await until(lambda: "here" in kinds())
+            job_service.leader_events = [later, replace(before, sequence=2)]  # The next leader numbers them itself.
+            await until(lambda: "later" in kinds())
+            assert not isinstance(seen[-1], JobReport)  # the job runs, and so does the watch
+        assert kinds() == ["before", "here", "later", "job_ended"]
+        last = seen[-1]
+        assert isinstance(last, JobReport)
+        assert last.state is JobState.SUCCEEDED
+        assert "the leader is asked again" in notes[0]
+
+
 async def test_logs_are_followed_to_the_end_of_the_job(tmp_path: Path) -> None:
     rank_dir = tmp_path / "logs" / JOB / "cycle_2" / "rank_1"
     rank_dir.mkdir(parents=True)
@@ -231,6 +279,50 @@ async def test_logs_are_followed_to_the_end_of_the_job(tmp_path: Path) -> None:
             await to_thread.run_sync(lambda: list(client.logs(JOB, LogChoice(rank=7))))
 
 
+async def test_a_node_that_does_not_answer_for_a_moment_is_followed_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_merge, "LOOK_S", 0.01)
+    async with asked(tmp_path, on_two_nodes(tmp_path / "logs")) as (job_service, client, _):
+        job_service.output_elsewhere = {"n1": [LogBytes(2, 0, False, b"ab", 7, 0)]}
+        job_service.silent_nodes = {"n1"}
+        seen: list[bytes] = []
+        notes: list[str] = []
+        async with meanwhile(job_service, follow_all, client, seen, notes):
+            await until(lambda: seen and notes)  # at once: the job runs
+            more = [LogBytes(2, 0, False, b"abc", 7, 0), LogBytes(2, 0, False, b"d", 7, 3)]
+            job_service.output_elsewhere["n1"] = more
+            job_service.silent_nodes = set()
+            await until(lambda: seen == [b"ab", b"c", b"d"])
+        assert seen == [b"ab", b"c", b"d"]
+        (note,) = notes
+        assert note == (
+            "the output of node n1 is not complete: cannot ask node n1: no answer within 5 s; "
+            "the node is asked again every 0.01 s"
+        )
+
+
+async def test_a_node_that_joins_a_job_is_followed_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_merge, "LOOK_S", 0.01)
+    job = on_two_nodes(tmp_path / "logs")
+    async with asked(tmp_path, job) as (job_service, client, _):
+        job_service.output_elsewhere = {name: [LogBytes(2, 0, False, name.encode(), 7, 0)] for name in ("n1", "n2")}
+        seen: list[bytes] = []
+        notes: list[str] = []
+        async with meanwhile(job_service, follow_all, client, seen, notes):
+            await until(lambda: seen == [b"n1"])
+            job_service.reports[JOB] = replace(job, nodes=(*job.nodes, JobNodeReport("n2", "active", 2)))
+            await until(lambda: seen == [b"n1", b"n2"])
+        assert (seen, notes) == ([b"n1", b"n2"], [])
+
+
+def follow_all(client: ControlClient, seen: list[bytes], notes: list[str]) -> None:
+    for piece in client.logs(JOB, LogChoice(), follow=True, on_note=notes.append):
+        seen.append(piece.data)  # noqa: PERF401  # one by one, for the test that looks on
+
+
 async def test_a_rendezvous_is_led_where_nobody_else_can_join_it(tmp_path: Path) -> None:
     async with asked(tmp_path) as (job_service, client, _):
         safe = RendezvousRequest("torch", "10.0.0.1", 29400, everywhere=True, token_file="/srv/me/token")
@@ -251,7 +343,7 @@ async def test_a_rendezvous_is_led_where_nobody_else_can_join_it(tmp_path: Path)
 
 async def test_a_node_shows_its_own_part_alone_where_that_is_asked_for(tmp_path: Path) -> None:
     here, there = RecordedEvent(JOB, 1, 5, "here", "a", node="n0"), RecordedEvent(JOB, 2, 5, "there", "b", node="n1")
-    async with asked(tmp_path, replace(running(), log_dir=str(tmp_path))) as (job_service, client, journal):
+    async with asked(tmp_path, on_two_nodes(tmp_path)) as (job_service, client, journal):
         job_service.leader_events = [here, there]
         job_service.output_elsewhere = {"n1": [LogBytes(2, 0, False, b"elsewhere")]}
         for event in (here, there):
@@ -282,7 +374,7 @@ async def test_runs_that_show_their_output_leave_places_for_holdfast_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("supervisor.edges.operators.control_service.FOLLOWERS_OF_RUNS_MAX", 0)
-    async with asked(tmp_path, running(log_dir=str(tmp_path))) as (job_service, client, _):
+    async with asked(tmp_path, on_two_nodes(tmp_path)) as (job_service, client, _):
         job_service.output_elsewhere = {"n1": [LogBytes(2, 0, False, b"elsewhere")]}
         with pytest.raises(ExhaustedError, match="readers follow logs already"):
             await to_thread.run_sync(lambda: list(client.logs(JOB, LogChoice(), follow=True, this_node=True)))

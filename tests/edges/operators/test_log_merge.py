@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
+import anyio
 import pytest
 
+from supervisor.edges.operators import log_merge
 from supervisor.edges.operators.log_follower import LogPiece
-from supervisor.edges.operators.log_merge import as_pieces, merge
-from supervisor.errors import NoAnswerError
+from supervisor.edges.operators.log_merge import NodeOutput, as_pieces, follow, merge_in_order
+from supervisor.errors import ExhaustedError, HoldfastError, InvalidRequestError, NoAnswerError, NotFoundError
 from supervisor.ports.reports import LogBytes
 
+SILENT = NoAnswerError("cannot ask node b: no answer within 5 s")
 
-async def source(places: Sequence[tuple[int, int]], *, breaks: bool = False) -> AsyncGenerator[LogBytes]:
+
+async def source(places: Sequence[tuple[int, int]], *, error: HoldfastError | None = None) -> AsyncGenerator[LogBytes]:
     for cycle, rank in places:
-        yield LogBytes(rank, cycle, False, f"{cycle}.{rank}".encode())
-    if breaks:
-        raise NoAnswerError("cannot ask node b: no answer within 5 s")
+        yield LogBytes(rank, cycle, False, f"{cycle}.{rank}".encode(), 7 + rank)
+    if error is not None:
+        raise error
 
 
-@pytest.mark.parametrize("in_order", [True, False])
-async def test_all_comes_and_what_is_missing_is_told(in_order: bool):
+async def test_what_is_there_comes_in_order_and_what_is_missing_is_told():
     sources = {
         "": as_pieces(source([(0, 0), (0, 1), (1, 2)])),
-        "b": as_pieces(source([(0, 2)], breaks=True)),
+        "b": as_pieces(source([(0, 2)], error=SILENT)),
         "c": as_pieces(source([(1, 0), (1, 1)])),
     }
     seen: list[str] = []
@@ -32,7 +35,78 @@ async def test_all_comes_and_what_is_missing_is_told(in_order: bool):
     async def send(piece: LogPiece) -> None:
         seen.append(piece.data.decode())
 
-    await merge(sources, send, missing.append, in_order=in_order)
-    assert sorted(seen) == ["0.0", "0.1", "0.2", "1.0", "1.1", "1.2"]
-    assert seen == sorted(seen) or not in_order
+    await merge_in_order(sources, send, missing.append)
+    assert seen == ["0.0", "0.1", "0.2", "1.0", "1.1", "1.2"]
     assert missing == ["the output of node b is not complete: cannot ask node b: no answer within 5 s"]
+
+
+class Followed:
+    """A live job. `looks`: what each look finds, node by node with its folder; the job ends with the last one."""
+
+    def __init__(self, *looks: Mapping[str, tuple[str, AsyncGenerator[LogBytes]]]) -> None:
+        self._looks = list(looks)
+        self._ended = anyio.Event()
+        self.seen: list[str] = []
+        self.notes: list[str] = []
+
+    async def to_its_end(self) -> None:
+        await follow(as_pieces(source([(0, 0)])), self._look, self._send, self._note, ended=self._ended)
+
+    async def _look(self) -> Mapping[str, NodeOutput]:
+        for _ in range(50):
+            await anyio.lowlevel.checkpoint()  # What the last look has found is read.
+        if not self._looks:
+            self._ended.set()
+            return {}
+        return {name: NodeOutput(folder, as_pieces(output)) for name, (folder, output) in self._looks.pop(0).items()}
+
+    async def _send(self, piece: LogPiece) -> None:
+        self.seen.append(piece.data.decode())
+
+    async def _note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture(autouse=True)
+def _looks_follow_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_merge, "LOOK_S", 0.001)
+
+
+@pytest.mark.parametrize("error", [SILENT, NotFoundError("cannot: closed"), ExhaustedError("cannot: full")])
+async def test_a_node_that_could_not_answer_is_read_again_and_each_byte_comes_once(error: HoldfastError):
+    job = Followed(
+        {"b": ("/b", source([(0, 1), (1, 1)], error=error))},
+        {"b": ("/b", source([(0, 1)], error=error))},
+        {"b": ("/b", source([(0, 1), (1, 1), (1, 2), (2, 1)]))},
+    )
+    await job.to_its_end()
+    assert sorted(job.seen) == ["0.0", "0.1", "1.1", "1.2", "2.1"]
+    assert job.notes == [f"the output of node b is not complete: {error}; the node is asked again every 0.001 s"]
+
+
+async def test_a_node_whose_run_has_ended_is_read_again_in_its_next_run_only():
+    job = Followed(
+        {"b": ("/b/1", source([(0, 1)]))},
+        {"b": ("/b/1", source([(9, 9)]))},
+        {"b": ("/b/2", source([(1, 1)]))},
+    )
+    await job.to_its_end()
+    assert (job.seen, job.notes) == (["0.0", "0.1", "1.1"], [])
+
+
+async def test_a_node_that_refuses_is_not_asked_again():
+    refusal = InvalidRequestError("cannot show logs to node a: none are read here; ask another node")
+    job = Followed({"b": ("/b", source([], error=refusal))}, {"b": ("/b", source([(9, 9)]))})
+    await job.to_its_end()
+    assert (job.seen, job.notes) == (["0.0"], [f"the output of node b is not complete: {refusal}"])
+
+
+async def test_the_end_of_the_job_does_not_wait_for_a_node_that_has_not_answered_again():
+    async def says_nothing() -> AsyncGenerator[LogBytes]:
+        await anyio.sleep_forever()
+        yield LogBytes(9, 9, False, b"")
+
+    job = Followed({"b": ("/b", source([], error=SILENT))}, {"b": ("/b", says_nothing())})
+    with anyio.fail_after(10):
+        await job.to_its_end()
+    assert (job.seen, len(job.notes)) == (["0.0"], 1)
