@@ -14,6 +14,7 @@ import signal as signals
 import socket
 import stat
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -147,10 +148,16 @@ class _Service:
 
     async def _look_up_names(self) -> None:
         """Looks up the names of --users beside the service: jobs that wait for it must not wait for the database."""
-        with contextlib.suppress(OSError):  # no thread, or a user database that does not answer
-            await self._threads.call(self._admission.look_up, timeout_s=REREAD_TIMEOUT_S, discard=bool)
+        look_up = partial(self._admission.look_up, REREAD_TIMEOUT_S)
+        with contextlib.suppress(OSError):  # no thread
+            await self._threads.call(look_up, timeout_s=math.inf, discard=bool)
         for word in self._admission.unknown:
             _log.warning("%s; until then, it is looked up again when a user is refused", what_is_unknown(word))
+        for word in self._admission.unanswered:
+            _log.warning(
+                "cannot look up %s of --users: the user database has not answered; users are asked to try again until "
+                "it does; check that getent answers", word,
+            )  # fmt: skip
 
     def _say_ready(self) -> None:
         self._notifier.ready(f"serving {', '.join(self._settings.user_service.users)}")

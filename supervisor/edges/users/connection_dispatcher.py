@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -22,14 +24,14 @@ from supervisor.edges.machine.own_process.unix_listener import listening
 from supervisor.edges.machine.processes.connection_rate_limit import ConnectionRateLimit
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits, identity_of, limits_of_peer, uid_of
 from supervisor.edges.users.user_admission import Admission
-from supervisor.errors import HoldfastError, NotPermittedError
+from supervisor.errors import ExhaustedError, HoldfastError, NotPermittedError
 
 BACKLOG = 4096  # the kernel may reduce it to net.core.somaxconn
 WAITING_OF_ONE_MAX = 32  # connections of one login that are being handed over; more are closed at once
 REFUSED_MAX = 8  # connections being refused; more are closed at once
 REFUSED_OF_ONE_MAX = 2  # of one login
 LOOK_UP_S = 5.0  # between two searches for names of --users that this node did not know
-LOOK_UP_TIMEOUT_S = 10.0  # then the user is refused
+LOOK_UP_TIMEOUT_S = 10.0  # from when a name is asked for; then the user is refused
 MODE = 0o666  # the kernel says who connects
 
 HandOver = Callable[[socket.socket, Identity, Limits], Awaitable[None]]
@@ -87,8 +89,7 @@ class ConnectionDispatcher:
     async def _serve(self, client: socket.socket, identity: Identity, login: int) -> None:
         try:
             with client:
-                why_not = await self._why_not(identity)
-                refusal = NotPermittedError(why_not) if why_not else await self._handed_over(client, identity)
+                refusal = await self._not_admitted(identity) or await self._handed_over(client, identity)
                 if refusal is not None:
                     await self._answer(client, refusal, login)
         finally:
@@ -96,15 +97,22 @@ class ConnectionDispatcher:
             if not self._waiting[login]:
                 del self._waiting[login]
 
-    async def _why_not(self, identity: Identity) -> str:
-        """Returns why the user is not served; "" if it is. It may be one whom this node did not know so far."""
-        if self.admission.refusal(identity) and self.admission.unknown:
+    async def _not_admitted(self, identity: Identity) -> HoldfastError | None:
+        """Returns why the user is not served. It may be one whom this node did not know so far."""
+        if self.admission.refusal(identity) and (self.admission.unknown or self.admission.unanswered):
             async with self._looking_up:
                 if anyio.current_time() >= self._look_up_at_s:
-                    with contextlib.suppress(OSError):  # no thread, or a user database that does not answer
-                        await self._look_ups.call(self.admission.look_up, timeout_s=LOOK_UP_TIMEOUT_S, discard=bool)
+                    look_up = partial(self.admission.look_up, LOOK_UP_TIMEOUT_S)
+                    with contextlib.suppress(OSError):  # no thread
+                        await self._look_ups.call(look_up, timeout_s=math.inf, discard=bool)
                     self._look_up_at_s = anyio.current_time() + LOOK_UP_S
-        return self.admission.refusal(identity)
+        why_not = self.admission.refusal(identity)
+        if why_not and (names := self.admission.unanswered):  # A job that waits for the service must not end by this.
+            return ExhaustedError(
+                f"cannot answer user id {identity.uid}: the user database has not answered about {', '.join(names)} of "
+                "--users; try again, and check that getent answers"
+            )
+        return NotPermittedError(why_not) if why_not else None
 
     async def _handed_over(self, client: socket.socket, identity: Identity) -> HoldfastError | None:
         """Hands the connection over. Returns why that failed: the caller's exit code depends on its kind."""

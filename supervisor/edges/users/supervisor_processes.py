@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -49,6 +50,7 @@ class _Login:
     def __init__(self) -> None:
         self.lock = anyio.Lock()
         self.calls = SideThreads(stuck_max=1)
+        self.discarding = threading.Lock()  # The next start must not meet what a late one has left.
 
 
 class SupervisorProcesses:
@@ -62,9 +64,19 @@ class SupervisorProcesses:
         self._kills = SideThreads(stuck_max=KILLS_MAX)
 
     async def start(
-        self, identity: Identity, limits: Limits, folder: UserFolder, login: int, *, is_last: bool = False
+        self,
+        identity: Identity,
+        limits: Limits,
+        folder: UserFolder,
+        login: int,
+        *,
+        is_first: bool = False,
+        is_last: bool = False,
     ) -> StartedSupervisor:
-        """Starts a supervisor. Raises HoldfastError. `is_last`: however often, since it only ends its jobs."""
+        """Starts a supervisor. Raises HoldfastError.
+
+        `is_first`: it has no jobs yet. `is_last`: however often, since it only ends its jobs.
+        """
         of_login = self._logins.setdefault(login, _Login())
         async with of_login.lock:
             if not is_last and not self._starts.allows(login, anyio.current_time()):
@@ -72,9 +84,18 @@ class SupervisorProcesses:
                     f"cannot start the supervisor of user id {identity.uid}: supervisors of this login were started "
                     f"too often; try again in {1 / STARTS_PER_S:g} s"
                 )
-            start = partial(self._processes.start, identity, limits, folder)
+
+            def start() -> StartedSupervisor:
+                with of_login.discarding:
+                    pass
+                return self._processes.start(identity, limits, folder)
+
+            def discard(late: StartedSupervisor) -> None:
+                with of_login.discarding:
+                    self._discard(late, folder, is_first=is_first)
+
             try:
-                return await of_login.calls.call(start, timeout_s=START_TIMEOUT_S, discard=self._discard)
+                return await of_login.calls.call(start, timeout_s=START_TIMEOUT_S, discard=discard)
             except OSError as error:
                 kind = ExhaustedError if kernel_error_remedies.remedy(error) else NotNowError
                 raise kind(f"cannot start the supervisor of user id {identity.uid}: {error}; see the log") from error
@@ -88,8 +109,9 @@ class SupervisorProcesses:
         return await self._killed(record, self._processes.kill_all)
 
     def forget(self, login: int) -> None:
-        """Forgets a login without supervisors."""
-        self._logins.pop(login, None)
+        """Forgets a login without supervisors, unless a start of one is stuck: that one may still come."""
+        if login in self._logins and not self._logins[login].calls.stuck:
+            del self._logins[login]
 
     async def _killed(self, record: Record, kill: Callable[[Record], None]) -> bool:
         try:
@@ -99,6 +121,10 @@ class SupervisorProcesses:
             _log.error("cannot kill the supervisor of user id %s: %s", record.identity.uid, error)
         return await user_process.until_gone(record, KILLED_TIMEOUT_S)
 
-    def _discard(self, started: StartedSupervisor) -> None:
-        """Ends a supervisor whose start took too long."""
-        self._processes.kill(started.record)
+    def _discard(self, late: StartedSupervisor, folder: UserFolder, *, is_first: bool) -> None:
+        """Ends a supervisor whose start took too long, with its unit and its record if it has no jobs."""
+        if is_first:
+            self._processes.kill_all(late.record)
+            folder.forget()
+        else:
+            self._processes.kill(late.record)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from supervisor.edges.machine.folders import socket_dir
 from supervisor.edges.machine.processes import control_group, process_table
+from supervisor.edges.machine.processes.peer_identity import user_variables
 from supervisor.edges.users.user_folders import UserFolder
-from supervisor.edges.users.user_process import command_of, environment_of, variables_of
+from supervisor.edges.users.user_process import command_of, environment_of
 from supervisor.errors import ConfigurationError
 
 FROM_SYSTEMD = (
@@ -37,7 +38,10 @@ def execute(service_dir: Path, instance: str) -> None:
         handover_fd = folder.listen().detach()
         os.set_inheritable(handover_fd, True)
         own = process_table.look_up(os.getpid())
-        folder.note_process(os.getpid(), own.started_ticks if own is not None else 0)
+        started_ticks = own.started_ticks if own is not None else 0
+        folder.note_process(os.getpid(), started_ticks, record.variables)
+        variables = record.variables or user_variables(record.identity)
+        folder.note_process(os.getpid(), started_ticks, variables)  # The next one waits for no user database.
     except OSError as error:
         raise ConfigurationError(
             f"cannot prepare the folder of user id {record.identity.uid} in {folder.path}: "
@@ -50,7 +54,7 @@ def execute(service_dir: Path, instance: str) -> None:
     os.execve(
         sys.executable,
         command_of(record.identity, record.limits, handover_fd, record.arguments),
-        environment_of(variables_of(folder, record.identity)) | kept,
+        environment_of(variables) | kept,
     )
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import grp
 import pwd
+import threading
 
+from supervisor.edges.machine.clock import Clock
+from supervisor.edges.machine.own_process import threads
 from supervisor.edges.machine.processes.peer_identity import Identity
 from supervisor.errors import ConfigurationError
 
@@ -15,17 +18,53 @@ class Admission:
     """Admits root and the users that --users names: all, user names, and groups with an @ prefix."""
 
     def __init__(self, words: tuple[str, ...]) -> None:
-        """Knows ids at once, and names after `look_up`: see `unknown`."""
+        """Knows ids at once, and names after `look_up`: see `unknown` and `unanswered`."""
         self._words = words
+        self._clock = Clock()
         self._everybody = EVERYBODY in words
         ids = [word for word in words if word.removeprefix("@").isdecimal()]
         self._gids = {int(word[1:]) for word in ids if word.startswith("@")}
         self._uids = {int(word) for word in ids if not word.startswith("@")}
-        self.unknown = tuple(word for word in words if word != EVERYBODY and word not in ids)
+        names = (word for word in words if word != EVERYBODY and word not in ids)
+        self._is_known: dict[str, bool | None] = dict.fromkeys(names)  # None: there was no answer yet
+        self._asking: dict[str, tuple[threading.Thread, float]] = {}  # and since when
+        self._lock = threading.Lock()
 
-    def look_up(self) -> None:
-        """Looks up the names that this node did not know so far. Blocks on the user database."""
-        self.unknown = tuple(word for word in self.unknown if not self._is_found(word))
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Returns the names that this node does not know."""
+        return tuple(word for word, is_known in self._is_known.items() if is_known is False)
+
+    @property
+    def unanswered(self) -> tuple[str, ...]:
+        """Returns the names that the user database has never answered about."""
+        return tuple(word for word, is_known in self._is_known.items() if is_known is None)
+
+    def look_up(self, timeout_s: float | None = None) -> None:
+        """Looks up the names that this node did not know so far, each in a thread: one without an answer bars no other.
+
+        Waits for each until `timeout_s` after it was asked for. Raises OSError without a thread.
+        """
+        with self._lock:
+            for word in (*self.unanswered, *self.unknown):
+                if word not in self._asking:
+                    thread = threading.Thread(target=self._ask, args=(word,), name="look up user", daemon=True)
+                    self._asking[word] = thread, self._clock.now_s()
+                    try:
+                        threads.start(thread)
+                    except OSError:
+                        del self._asking[word]
+                        raise
+            asking = list(self._asking.values())
+        for thread, since_s in asking:
+            thread.join(None if timeout_s is None else max(0.0, since_s + timeout_s - self._clock.now_s()))
+
+    def _ask(self, word: str) -> None:
+        try:
+            self._is_known[word] = self._is_found(word)
+        finally:
+            with self._lock:
+                del self._asking[word]
 
     def _is_found(self, word: str) -> bool:
         name = word.removeprefix("@")
@@ -34,7 +73,7 @@ class Admission:
                 self._gids.add(grp.getgrnam(name).gr_gid)
             else:
                 self._uids.add(pwd.getpwnam(name).pw_uid)
-        except KeyError:
+        except (KeyError, ValueError):  # ValueError: no name can be so
             return False
         return True
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,12 +36,13 @@ class Record(msgspec.Struct, frozen=True):
     pid: int = 0  # 0: it starts in its own unit and adds its pid itself
     started_ticks: int = 0
     arguments: tuple[str, ...] = ()  # of the command in that unit
-    variables: dict[str, str] = msgspec.field(default_factory=dict[str, str])  # see user_variables
+    variables: dict[str, str] = msgspec.field(default_factory=dict[str, str])  # see user_variables; empty: not known
 
 
 class _Process(msgspec.Struct, frozen=True):
     pid: records.Pid
     started_ticks: records.Ticks
+    variables: dict[str, str] = msgspec.field(default_factory=dict[str, str])
 
 
 class UserFolder(msgspec.Struct, frozen=True):
@@ -94,9 +95,9 @@ class UserFolder(msgspec.Struct, frozen=True):
         """Writes the record. Raises OSError."""
         self._write(RECORD, record)
 
-    def note_process(self, pid: int, started_ticks: int) -> None:
+    def note_process(self, pid: int, started_ticks: int, variables: Mapping[str, str]) -> None:
         """Adds the process to the record; called by the supervisor while it is still root. Raises OSError."""
-        self._write(PROCESS, _Process(pid, started_ticks))
+        self._write(PROCESS, _Process(pid, started_ticks, dict(variables)))
 
     def record(self) -> Record | None:
         try:
@@ -107,7 +108,10 @@ class UserFolder(msgspec.Struct, frozen=True):
             return record
         with suppress(OSError):
             process = records.read(self.path / PROCESS, _Process, bytes_max=RECORD_BYTES_MAX)
-            return msgspec.structs.replace(record, pid=process.pid, started_ticks=process.started_ticks)
+            variables = process.variables or record.variables
+            return msgspec.structs.replace(
+                record, pid=process.pid, started_ticks=process.started_ticks, variables=variables
+            )
         return record
 
     def _write(self, name: str, content: msgspec.Struct) -> None:

@@ -43,7 +43,8 @@ def start_supervisor(
     socket of root's descriptors.
     """
     folder.make(identity)
-    variables = variables_of(folder, identity)
+    former = folder.record()  # Jobs of one that is started again wait for no user database.
+    variables = (former.variables if former is not None else {}) or user_variables(identity)
     places = ("--socket-dir", str(folder.own), "--state-dir", str(folder.state_dir))
     try:
         with ExitStack() as undo:
@@ -87,19 +88,10 @@ def command_of(identity: Identity, limits: Limits, handover_fd: int, arguments: 
     ]  # fmt: skip
 
 
-def variables_of(folder: UserFolder, identity: Identity) -> dict[str, str]:
-    """Returns the user's variables: those of the supervisor that is started again, since its jobs wait for no server.
-
-    Else it blocks on the user database.
-    """
-    former = folder.record()
-    return former.variables if former is not None and former.variables else user_variables(identity)
-
-
 def environment_of(variables: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of a supervisor whose user has these variables."""
     kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    return {"PATH": PATH, **kept, **variables}
+    return {"PATH": PATH, "HOME": "/", **kept, **variables}
 
 
 def is_running(record: Record) -> bool:

@@ -22,6 +22,6 @@ def check(logins: Sequence[int], login: int, uid: int) -> None:
         )
     if logins.count(login) >= SUPERVISORS_OF_ONE_MAX:
         raise ExhaustedError(
-            f"cannot answer user id {uid}: user id {login}, with other groups and subordinate user ids, has "
+            f"cannot answer user id {uid}: its login, with other groups and subordinate user ids, has "
             f"{SUPERVISORS_OF_ONE_MAX} supervisors on this node; wait until one of them has had no job for a minute"
         )

@@ -39,7 +39,6 @@ class _User(msgspec.Struct):
 
     identity: Identity
     folder: UserFolder
-    login: int
     lock: anyio.Lock = msgspec.field(default_factory=anyio.Lock)
     link: UserLink | None = None
     record: Record | None = None  # of the supervisor that runs, or is restarted
@@ -134,16 +133,15 @@ class UserSupervisors:
                 raise NotNowError(
                     f"cannot answer user id {identity.uid}: the service of this node is ending; try again once it runs"
                 )
-            self._users[identity.name] = _User(
-                identity, self._folders.of(identity), self._login_of(identity.uid), cordon=self._first_cordon
-            )
+            self._users[identity.name] = _User(identity, self._folders.of(identity), cordon=self._first_cordon)
         return self._users[identity.name]
 
     def _forget_if_unused(self, user: _User) -> None:
         if user.record is None and user.link is None and not user.clients:
             self._users.pop(user.identity.name, None)
-            if all(each.login != user.login for each in self._users.values()):
-                self._processes.forget(user.login)
+            login = self._login_of(user.identity.uid)
+            if all(self._login_of(each.identity.uid) != login for each in self._users.values()):
+                self._processes.forget(login)
 
     async def _reach(self, user: _User, limits: Limits) -> UserLink:
         async with user.lock:
@@ -195,17 +193,19 @@ class UserSupervisors:
 
     async def _start(self, user: _User, limits: Limits) -> None:
         """Starts a supervisor. Raises HoldfastError."""
-        if user.record is None:
+        login = self._login_of(user.identity.uid)
+        is_first = user.record is None
+        if is_first:
             there = [each for each in self._users.values() if each.record is not None or each.is_starting]
             others = [self._login_of(each.identity.uid) for each in there]  # more may be known than when they came
-            user_supervisor_limit.check(others, self._login_of(user.identity.uid), user.identity.uid)
+            user_supervisor_limit.check(others, login, user.identity.uid)
         user.is_starting = True
         try:
             started = await self._processes.start(
-                user.identity, limits, user.folder, user.login, is_last=self._is_ending
+                user.identity, limits, user.folder, login, is_first=is_first, is_last=self._is_ending
             )
         except HoldfastError:
-            if user.record is None:  # nobody needs its restart
+            if is_first:  # nobody needs its restart
                 await in_thread_or_here(user.folder.forget)
             raise
         finally:

@@ -14,7 +14,6 @@ from pathlib import Path
 from supervisor.config.user_service import UserShares
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits
 from supervisor.edges.users.user_folders import Record, UserFolder
-from supervisor.edges.users.user_process import variables_of
 from supervisor.errors import NotNowError
 
 SYSTEMCTL_TIMEOUT_S = 60.0  # for a supervisor that starts on a busy node
@@ -41,14 +40,14 @@ class UserUnits:
         unit = self.name_of(identity)
         folder.make(identity)
         places = ("--socket-dir", str(folder.own), "--state-dir", str(folder.state_dir))
-        is_first = folder.record() is None
-        variables = variables_of(folder, identity)
+        former = folder.record()
+        variables = former.variables if former is not None else {}  # Else `unit_start` looks them up.
         try:
             folder.note(Record(identity, limits, arguments=(*places, *arguments), variables=variables))
             self._limit(identity.uid)
             _systemctl("start", unit)
         except (OSError, subprocess.SubprocessError) as error:
-            if is_first:  # It has no jobs, and must not begin to serve after its record is gone.
+            if former is None:  # It has no jobs, and must not begin to serve after its record is gone.
                 self._try("stop", "--no-block", unit)
             raise NotNowError(
                 f"cannot start the supervisor of user id {identity.uid}: {_reason(error)}; see journalctl -u {unit}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 import tempfile
 import threading
@@ -157,26 +158,48 @@ async def test_connections_of_one_login_are_admitted_at_a_rate(monkeypatch: pyte
         assert [await _heard(path) for _ in range(4)] == [b"hello", b"hello", b"", b"hello"]
 
 
-async def test_a_user_database_that_does_not_answer_delays_a_refusal_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    may_return, calls = threading.Event(), list[int]()
+class _Of(Admission):
+    """Takes a root of tests, whom every service admits, for a user of this id."""
 
-    class Hanging(Admission):
-        def look_up(self) -> None:
-            if calls:
-                may_return.wait(30)
-            calls.append(1)
+    def __init__(self, words: tuple[str, ...], uid: int) -> None:
+        super().__init__(words)
+        self._uid = uid
 
-        def refusal(self, identity: Identity) -> str:
-            return "cannot answer: who that is, is not known"
+    def refusal(self, identity: Identity) -> str:
+        return super().refusal(Identity(self._uid, 1, ()))
 
-    admission = Hanging(("alice-of-the-database",))
+
+async def test_a_user_database_that_does_not_answer_delays_a_refusal_once_and_ends_no_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Exit code 75 lets a job that waits for the service try again; 1 ends it."""
+    may_return, known = threading.Event(), pwd.getpwnam
+
+    def answer(name: str) -> pwd.struct_passwd:
+        if name == "alice-of-the-database":
+            may_return.wait(30)
+            raise KeyError(name)
+        return known(name)
+
+    monkeypatch.setattr(pwd, "getpwnam", answer)
     monkeypatch.setattr(connection_dispatcher, "LOOK_UP_S", 0.0)
-    monkeypatch.setattr(connection_dispatcher, "LOOK_UP_TIMEOUT_S", 0.05, raising=False)
-    house = House()
+    monkeypatch.setattr(connection_dispatcher, "LOOK_UP_TIMEOUT_S", 0.2)
+    words, house = ("alice-of-the-database", "nobody"), House()
+    admission = _Of(words, 54321)
     try:
         async with dispatcher_of(house, admission) as path:
             for number in range(1, 3):
                 await _heard(path)
                 assert len(house.refusals) == number
+            assert house.codes == [75, 75]
+            assert "the user database has not answered about alice-of-the-database of --users" in house.refusals[0]
+            may_return.set()
+            while admission.unanswered:
+                await anyio.lowlevel.checkpoint()
+            await _heard(path)
+            assert house.codes == [75, 75, 1]
+        may_return.clear()
+        async with dispatcher_of(house, _Of(words, known("nobody").pw_uid)) as path:
+            assert await _heard(path) == b"hello"
     finally:
         may_return.set()

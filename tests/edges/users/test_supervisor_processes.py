@@ -26,6 +26,7 @@ class Fakes:
         self.slow: dict[int, threading.Event] = {}
         self.starts: list[int] = []
         self.killed: list[int] = []
+        self.ended: list[int] = []  # with all that they have started
 
     def start(self, identity: Identity, limits: Limits, folder: UserFolder) -> StartedSupervisor:
         self.starts.append(identity.uid)
@@ -37,6 +38,7 @@ class Fakes:
         self.killed.append(record.identity.uid)
 
     def kill_all(self, record: Record) -> None:
+        self.ended.append(record.identity.uid)
         self.slow[record.identity.uid].wait()
 
 
@@ -87,3 +89,25 @@ async def test_a_kill_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
     with anyio.fail_after(20):
         assert await SupervisorProcesses(fakes).kill_all(Record(Identity(ALICE, ALICE, ()), ()))
     fakes.slow[ALICE].set()
+
+
+async def test_a_first_start_that_comes_too_late_is_ended_and_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record would have the next service start a supervisor that has no jobs, and that nobody asked for."""
+    fakes, folder = Fakes(), UserFolder(tmp_path, tmp_path)
+    may_go = fakes.slow[ALICE] = threading.Event()
+    processes = SupervisorProcesses(fakes)
+    monkeypatch.setattr(supervisor_processes, "START_TIMEOUT_S", 0.1)
+    alice = Identity(ALICE, ALICE, ())
+    with pytest.raises(NotNowError):
+        await processes.start(alice, (), folder, ALICE, is_first=True)
+    processes.forget(ALICE)
+    with pytest.raises(NotNowError, match="1 earlier calls are stuck"):
+        await processes.start(alice, (), folder, ALICE, is_first=True)
+    folder.note(Record(alice, ()))
+    may_go.set()
+    with anyio.fail_after(20):
+        while folder.record() is not None:
+            await anyio.lowlevel.checkpoint()
+    assert (fakes.ended, fakes.killed) == ([ALICE], [])

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.config.user_service import UserShares
 from supervisor.edges.machine.processes.peer_identity import ROOT
 from supervisor.edges.users import unit_start
 from supervisor.edges.users.user_folders import Record, UserFolders
-from supervisor.edges.users.user_units import instance_of
+from supervisor.edges.users.user_units import UserUnits, instance_of
 from supervisor.errors import ConfigurationError
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders for somebody else")
@@ -56,6 +57,45 @@ def test_it_opens_the_socket_says_which_process_it_is_and_keeps_what_systemd_gav
     record = folder.record()
     assert record is not None
     assert record.pid == os.getpid()
+
+
+def test_a_unit_looks_its_user_up_and_the_next_one_waits_for_no_user_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    environments: list[dict[str, str]] = []
+
+    def execve(program: str, command: list[str], environment: dict[str, str]) -> None:
+        environments.append(environment)
+        raise Executed
+
+    def start() -> Record:
+        """Starts a supervisor as systemd does."""
+        UserUnits("holdfast-user@", UserShares()).start(ROOT, (), folder, [])
+        with pytest.raises(Executed):
+            unit_start.execute(tmp_path / "run", instance_of(ROOT))
+        record = folder.record()
+        assert record is not None
+        return record
+
+    def no_answer(uid: int) -> None:
+        pytest.fail("it waits for the user database")
+
+    (tmp_path / "systemctl").write_text("#!/bin/sh\n")
+    (tmp_path / "systemctl").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(os, "execve", execve)
+    monkeypatch.chdir(tmp_path)
+    folders = UserFolders(tmp_path / "run", tmp_path / "state")
+    folders.make()
+    folder, answer = folders.of(ROOT), pwd.getpwuid
+    monkeypatch.setattr(pwd, "getpwuid", dict[int, object]().__getitem__)
+    assert (start().variables, environments[-1]["HOME"]) == ({}, "/")
+    monkeypatch.setattr(pwd, "getpwuid", answer)
+    found = start().variables
+    assert found["USER"] == answer(0).pw_name
+    monkeypatch.setattr(pwd, "getpwuid", no_answer)
+    assert start().variables == found
+    assert environments[-1]["HOME"] == answer(0).pw_dir
 
 
 def test_nobody_starts_it_by_hand(tmp_path: Path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import pwd
+import threading
 
 import pytest
 
@@ -59,3 +60,25 @@ def test_a_name_that_is_known_later_is_found_then(monkeypatch: pytest.MonkeyPatc
     admission.look_up()
     assert (admission.unknown, admission.refusal(user)) == ((), "")
     admission.check_known()
+
+
+def test_a_name_without_an_answer_is_not_unknown_and_bars_no_other(monkeypatch: pytest.MonkeyPatch):
+    first, known, may_answer = pwd.getpwall()[-1], pwd.getpwnam, threading.Event()
+
+    def answer(name: str) -> pwd.struct_passwd:
+        if name != first.pw_name:
+            may_answer.wait(30)
+        return known(name)
+
+    monkeypatch.setattr(pwd, "getpwnam", answer)
+    admission = Admission(("no-such-user", first.pw_name))
+    try:
+        admission.look_up(0.2)
+        assert (admission.unanswered, admission.unknown) == (("no-such-user",), ())
+        assert admission.refusal(Identity(first.pw_uid, 1, ())) == ""
+        admission.check_known()
+        admission.look_up(0.2)
+    finally:
+        may_answer.set()
+    admission.look_up()
+    assert (admission.unanswered, admission.unknown) == ((), ("no-such-user",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import subprocess
 from pathlib import Path
@@ -47,6 +48,32 @@ def test_it_gets_an_environment_of_its_own_and_one_descriptor(tmp_path: Path, mo
     assert given["cwd"] == "/"
     assert folders.of(ALICE).record() == started.record
     assert not user_process.is_running(started.record)
+
+
+def test_only_variables_that_were_found_are_kept_for_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The next start of a supervisor with jobs waits for no user database."""
+    environments: list[dict[str, str]] = []
+
+    def popen(command: list[str], *, env: dict[str, str], **_: object) -> subprocess.Popen[bytes]:
+        environments.append(env)
+        return real(["sleep", "0"])
+
+    real = cast("type[subprocess.Popen[bytes]]", subprocess.Popen)
+    monkeypatch.setattr(user_process.subprocess, "Popen", popen)
+    folders = UserFolders(tmp_path / "run", tmp_path / "state")
+    folders.make()
+    alice = pwd.struct_passwd(("alice", "x", 54321, 54321, "", "/homes/alice", "/bin/sh"))
+    known: list[dict[int, pwd.struct_passwd]] = [{}, {54321: alice}, {}]
+    kept: list[dict[str, str]] = []
+    for database in known:
+        monkeypatch.setattr(pwd, "getpwuid", database.__getitem__)
+        started = user_process.start_supervisor(ALICE, (), folders.of(ALICE))
+        assert started.process is not None
+        started.process.wait()
+        kept.append(started.record.variables)
+    assert [each["HOME"] for each in environments] == ["/", "/homes/alice", "/homes/alice"]
+    found = {"HOME": "/homes/alice", "USER": "alice", "LOGNAME": "alice", "SHELL": "/bin/sh"}
+    assert kept == [{}, found, found]
 
 
 def test_it_does_not_get_roots_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -332,7 +332,7 @@ async def test_supervisors_of_one_login_are_bounded(tmp_path: Path) -> None:
     async with house(tmp_path, login_of=lambda uid: min(uid, 60_000)) as (users, fakes):
         for number in range(user_supervisor_limit.SUPERVISORS_OF_ONE_MAX):
             await _come(users, Identity(60_000 + number, 60_000, ()))
-        with pytest.raises(ExhaustedError, match="user id 60000, with other groups and subordinate user ids, has 8 "):
+        with pytest.raises(ExhaustedError, match="its login, with other groups and subordinate user ids, has 8 "):
             await _come(users, Identity(70_000, 60_000, ()))
         with pytest.raises(ExhaustedError):
             await _come(users, Identity(60_000, 60_000, (1,)))

@@ -56,7 +56,7 @@ def test_a_unit_is_started_after_what_it_is_to_be_was_noted(asked: Path, folders
     assert (record.identity, record.limits, record.pid) == (ALICE, (("NOFILE", 1, 2),), 0)
     places = ("--socket-dir", str(folder.own), "--state-dir", str(folder.state_dir))
     assert record.arguments == (*places, "--log-gib-max", "3")
-    folder.note_process(12, 34)
+    folder.note_process(12, 34, {})
     assert [(each.pid, each.started_ticks) for each in folders.recorded()] == [(12, 34)]
 
 

@@ -121,10 +121,10 @@ def _less(one: int, other: int) -> int:
 
 
 def user_variables(identity: Identity) -> dict[str, str]:
-    """Returns HOME, USER, LOGNAME and SHELL from the user database. May block if that is on a server."""
+    """Returns HOME, USER, LOGNAME and SHELL, or nothing, from the user database. May block if that is on a server."""
     import pwd  # Late: only the start of a supervisor asks.
 
     with suppress(KeyError):
         found = pwd.getpwuid(identity.uid)
         return {"HOME": found.pw_dir, "USER": found.pw_name, "LOGNAME": found.pw_name, "SHELL": found.pw_shell}
-    return {"HOME": "/"}
+    return {}
