@@ -9,7 +9,7 @@ import msgspec
 from supervisor.core import gpu_verdict, nic_verdict, nvhcd_verdict, storage_verdict
 from supervisor.core.node_check_facts import CheckPlan, Health, HealthCheckPolicy
 
-NVHCD_DEADLINE_S = 135.0  # the client gives up after 131
+NVHCD_DEADLINE_S = 135.0  # the client gives up after 130
 STORAGE_DEADLINE_S = 20.0  # each path has a deadline of its own below it
 STORAGE_PATIENCE_S = 1.0
 DEVICES_DEADLINE_S = 8.0  # the process that asks NVML is given up before

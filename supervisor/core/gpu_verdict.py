@@ -58,19 +58,19 @@ class Known(msgspec.Struct, frozen=True):
 def judge(look: Look, known: Known, *, took_s: float) -> tuple[tuple[HealthFinding, ...], Known]:
     """Returns one finding for each GPU, and what is known from now on."""
     known = _learn(look, known)
+    gpus = _recognised(look.gpus, known)
     first_errors, links = dict(known.ecc_errors), dict(known.links)
     findings: list[HealthFinding] = []
-    for gpu in look.gpus:
+    for gpu in gpus:
         first = first_errors.get(gpu.uuid, gpu.ecc_errors or 0)
         reasons = _reasons(gpu, first, links.get(gpu.uuid, ()))
         xids = {xid for uuid, xid in look.xids if uuid and uuid == gpu.uuid and xid in FATAL_XIDS}
         reasons += [f"Xid {xid}: {FATAL_XIDS[xid]}" for xid in sorted(xids)]
         findings.append(_finding(gpu.name, reasons, took_s, note=_note(gpu, first)))
-    seen = {gpu.uuid for gpu in look.gpus}
+    seen = {gpu.uuid for gpu in gpus}
     # CUDA's order ends at a lost GPU, so the ones after it are not looked at: they are not lost.
-    gone = [name for name in look.lost if name not in {gpu.name for gpu in look.gpus}]
-    nameless = {gpu.name for gpu in look.gpus if not gpu.uuid}
-    gone = gone or [name for uuid, name in known.names if uuid not in seen and name not in nameless]
+    gone = [name for name in look.lost if name not in {gpu.name for gpu in gpus}]
+    gone = gone or [name for uuid, name in known.names if uuid not in seen]
     findings += [
         _finding(name, ["the driver has lost it; reset it, or restart the node"], took_s)
         for name in dict.fromkeys(gone)
@@ -106,7 +106,7 @@ def _learn(look: Look, known: Known) -> Known:
     names, errors, links = dict(known.names), dict(known.ecc_errors), dict(known.links)
     for gpu in look.gpus:
         if not gpu.uuid:
-            continue  # It can't be recognised at a later look.
+            continue  # What a GPU reports while it does not tell its UUID is only compared, not believed.
         names[gpu.uuid] = gpu.name
         if gpu.ecc_errors is not None:
             # A counter falls only if the driver was reloaded.
@@ -116,6 +116,13 @@ def _learn(look: Look, known: Known) -> Known:
             padded = (*before, *(False,) * (len(gpu.links) - len(before)))
             links[gpu.uuid] = tuple(was or is_up for was, is_up in zip(padded, gpu.links, strict=False))
     return Known(tuple(names.items()), tuple(errors.items()), tuple(links.items()))
+
+
+def _recognised(gpus: tuple[GpuWords, ...], known: Known) -> tuple[GpuWords, ...]:
+    """Returns the GPUs; one whose UUID the driver does not tell has the UUID that was known by its name."""
+    seen = {gpu.uuid for gpu in gpus}
+    missing = {name: uuid for uuid, name in known.names if uuid not in seen}
+    return tuple(gpu if gpu.uuid else msgspec.structs.replace(gpu, uuid=missing.get(gpu.name, "")) for gpu in gpus)
 
 
 def _reasons(gpu: GpuWords, first_errors: int, links_once_up: tuple[bool, ...]) -> list[str]:

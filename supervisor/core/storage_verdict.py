@@ -1,8 +1,9 @@
 """Which storage does a job depend on, and what does the answer of each path mean for the node?
 
-A path that can't be used is unhealthy under every policy. A mount that the job has not named, and that its user may not
-read, counts as healthy: it may be another user's. If a path does not answer in time, the storage may be slow, or the
-server busy for all nodes: that evicts no node, unless the policy is strict.
+A path that can't be used is unhealthy under every policy. A mount that the job has not named, and whose names its user
+may not list, counts as healthy: it may be another user's. If such a mount refuses even to be looked at, nobody can tell
+whether that is meant, or the server refuses this node. If a path does not answer in time, the storage may be slow, or
+the server busy for all nodes. Neither evicts a node, unless the policy is strict.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Failed(msgspec.Struct, frozen=True):
 
     errno: int
     words: str
+    is_there: bool = False  # the folder was found, but this user may not list it
 
 
 class Silent(msgspec.Struct, frozen=True):
@@ -105,8 +107,8 @@ def _verdict(target: Target, answer: Answer, policy: HealthCheckPolicy) -> tuple
             return Health.UNHEALTHY, f"{what} says {_shown(text)}"
         case Answered():
             return Health.HEALTHY, ""
-        case Failed(errno.EACCES | errno.EPERM, words) if target.filesystem:
-            return Health.HEALTHY, f"{what} can't be read by this user: {words}"
+        case Failed(errno.EACCES | errno.EPERM, words, is_there) if target.filesystem:
+            return Health.HEALTHY if is_there else unknown, f"{what} can't be read by this user: {words}"
         case Failed(_, words):
             return Health.UNHEALTHY, f"{what} can't be read: {words}"
         case Silent(since_s):

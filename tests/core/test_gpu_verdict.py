@@ -94,11 +94,29 @@ def test_a_gpu_that_is_not_there_any_more_is_unhealthy() -> None:
 def test_a_gpu_whose_uuid_could_not_be_read_at_one_look_is_not_lost_at_another() -> None:
     resetting = changed(uuid="", is_lost=True, ecc_errors=3, links=(True, False, True))
     well = Look((WELL, OTHER))
-    for looks in ((resetting, well), (well, resetting, well), (well, changed(uuid="", ecc_errors=3))):
+    for looks in ((resetting, well), (well, resetting, well), (well, changed(uuid="")), (well, changed(uuid=""), well)):
         assert {each.health for each in findings(*looks)} == {Health.HEALTHY}
     of_another = Look((msgspec.structs.replace(WELL, uuid=""), OTHER), xids=(("", 79),))
     assert {each.health for each in findings(of_another)} == {Health.HEALTHY}
     assert [each.health for each in findings(well, resetting)] == [Health.UNHEALTHY, Health.HEALTHY], "it is lost now"
+
+
+def test_a_gpu_whose_uuid_cannot_be_read_any_more_is_compared_with_the_one_of_its_name():
+    worn = changed(uuid="", ecc_errors=3, links=(True, False, True))
+    first, known = judge(Look((WELL, OTHER)), Known(), took_s=0.01)
+    first, known = judge(worn, known, took_s=0.01)
+    again, known = judge(worn, known, took_s=0.01)
+    assert has_flighty(first)
+    found = confirmed(first, again)
+    assert [(each.subject, each.health) for each in found] == [
+        ("GPU 0", Health.UNHEALTHY), ("GPU 1", Health.HEALTHY),
+    ]  # fmt: skip
+    assert found[0].reason.startswith("GPU 0: 3 uncorrectable memory errors since the first look; reset it; NVLink 1")
+    nameless = msgspec.structs.replace(WELL, uuid="")
+    fallen = Look((nameless, OTHER), xids=(("GPU-a", 79),))
+    assert [each.health for each in findings(Look((WELL, OTHER)), fallen)] == [Health.UNHEALTHY, Health.HEALTHY]
+    moved = Look((msgspec.structs.replace(worn.gpus[0], links=UP), msgspec.structs.replace(WELL, name="GPU 1")))
+    assert [each.subject for each in findings(Look((WELL,)), moved) if each.health is Health.UNHEALTHY] == []
 
 
 def test_gpus_after_a_lost_one_are_not_blamed() -> None:

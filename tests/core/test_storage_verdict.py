@@ -25,8 +25,9 @@ PATH = Target(Kind.ANY, "/data", 5.0)
 MOUNT = Target(Kind.FOLDER, "/lustre", 15.0, "lustre")
 LUSTRE = Target(Kind.TEXT, "/sys/fs/lustre/health_check", 15.0)
 GONE = Failed(errno.ESTALE, "Stale file handle")
-PRIVATE = Failed(errno.EACCES, "Permission denied")
-SQUASHED = Failed(errno.EPERM, "Operation not permitted")
+PRIVATE = Failed(errno.EACCES, "Permission denied", is_there=True)
+SQUASHED = Failed(errno.EPERM, "Operation not permitted", is_there=True)
+REFUSED = Failed(errno.EACCES, "Permission denied")
 
 MOUNTINFO = r"""
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -49,6 +50,8 @@ a line that means nothing
         (PATH, PRIVATE, (DOCUMENTED, TOLERANT, STRICT), "/data can't be read: Permission denied"),
         (MOUNT, PRIVATE, (), "/lustre (lustre) can't be read by this user: Permission denied"),
         (MOUNT, SQUASHED, (), "/lustre (lustre) can't be read by this user: Operation not permitted"),
+        (PATH, REFUSED, (DOCUMENTED, TOLERANT, STRICT), "/data can't be read: Permission denied"),
+        (MOUNT, REFUSED, (STRICT,), "/lustre (lustre) can't be read by this user: Permission denied"),
         (MOUNT, GONE, (DOCUMENTED, TOLERANT, STRICT), "/lustre (lustre) can't be read: Stale file handle"),
         (PATH, Silent(6.04), (STRICT,), "/data has not answered for 6.0 s"),
         (PATH, Unasked("it was killed"), (STRICT,), "/data can't be looked at: it was killed"),
@@ -70,7 +73,7 @@ def test_what_is_broken_evicts_always_and_what_is_silent_only_where_the_policy_i
         found = judge(target, answer, policy, took_s=0.5)
         assert (found.health is Health.UNHEALTHY) == (policy in policies_against), policy
         assert (found.check, found.subject, found.took_s, found.reason) == ("storage", target.path, 0.5, reason)
-        if isinstance(answer, Silent) and policy is not STRICT:
+        if (isinstance(answer, Silent) or (target, answer) == (MOUNT, REFUSED)) and policy is not STRICT:
             assert found.health is Health.UNANSWERED
 
 

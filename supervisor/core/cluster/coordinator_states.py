@@ -169,11 +169,13 @@ def with_parts(state: State, parts: tuple[str, ...]) -> State:
 def without(state: State, event: NodeLost) -> State:
     """Marks the node as lost. What it had reported about its last cycle stands.
 
-    It is silent no more: whatever is heard of it next comes by another connection, and nobody says NodeHeard.
+    It is silent no more: whatever is heard of it next comes by another connection, and nobody says NodeHeard. A request
+    to leave was that of its process, unless it may stop the job.
     """
     known = state.members[event.node]
     lost = msgspec.structs.replace(known, state=MemberState.LOST, is_silent=False, comes_again=event.comes_again)
-    return with_member(state, event.node, lost)
+    asked = tuple(each for each in state.leaves_asked if each.node != event.node or each.or_stop)
+    return with_member(msgspec.structs.replace(state, leaves_asked=asked), event.node, lost)
 
 
 def after_pause(state: State, since_s: float, now_s: float) -> State:

@@ -126,8 +126,8 @@ class GrpcClient:
         self._reading, self._writing = anyio.CancelScope(), anyio.CancelScope()
         self._changed = anyio.Event()
 
-    async def unary(self, method: str, request: bytes, *, timeout_s: float, metadata: Metadata = ()) -> bytes:
-        """Returns the one answer. Raises CallError."""
+    async def unary(self, method: str, request: bytes, *, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
+        """Returns the one answer. `timeout_s` None: the caller keeps the deadline. Raises CallError."""
         try:
             with anyio.fail_after(timeout_s), self.call(method, timeout_s=timeout_s, metadata=metadata) as call:
                 await call.send(request, is_last=True)

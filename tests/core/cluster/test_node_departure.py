@@ -205,6 +205,15 @@ def test_a_request_of_a_node_that_is_lost_meanwhile_is_forgotten() -> None:
     assert not play.state.leaves_asked
 
 
+def test_a_request_of_a_nodes_lost_process_does_not_hold_for_the_next_one():
+    play = asked_while_the_spare_is_silent()
+    play >> NodeLost("b", "node b is lost: another process has come in its place", comes_again=True)
+    play >> NodeStands("b", play.state.rules, MemberState.FAILED, 0) >> NodeHeard("c")
+    assert play.state.members["b"].leaves == ""
+    play >> NodeJoined("a", 0) >> NodeJoined("b", 0)
+    assert orders_to(play, Conclude) == []
+
+
 def test_a_stop_of_the_job_ends_the_wait_for_a_silent_node() -> None:
     play = asked_while_the_spare_is_silent() >> signalled("a")
     assert isinstance(play.state.phase, WindingDown)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
 
 import anyio
 
@@ -18,13 +20,18 @@ from supervisor.core.nvhcd_verdict import Answer, NoReply, Reply, Unusable, judg
 from supervisor.edges.machine.own_process.own_descriptors import separately
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes import socket_probe
+from supervisor.ports.pauses import pause
 
 METHOD = "/nvhcd.HealthCheckService/RunHealthCheck"
 ARGUMENTS = ("--no-slurm",)
 DEADLINE_S = 130.0  # the service itself gives its script 120 s
 PROBE_S = 1.0  # for the kernel to connect: a socket without a listener must not use up the deadline
-LATE_S = 1.0  # a deadline that is noticed so late has passed while this process did not run
+GREETING_S = 5.0  # a service that lives sends HTTP/2's SETTINGS at once, however long its check takes
+TURN_S = 2.0
+LATE_S = 1.0  # a turn that ends so late: this process did not run
 ANSWER_BYTES_MAX = 1024 * 1024
+
+T = TypeVar("T")
 
 
 class NvhcdProbe:
@@ -58,30 +65,50 @@ class NvhcdClient:
     async def ask(self) -> Answer:
         """Returns the answer by the deadline. Never raises for a fault of the service.
 
-        Asks once more if the deadline has passed while this process did not run.
+        The time in which this process did not run does not count.
         """
-        until_s = anyio.current_time() + self._deadline_s
-        answer = await self._ask()
-        if isinstance(answer, NoReply) and anyio.current_time() > until_s + LATE_S:
-            return await self._ask()
+        answer = await _within(self._deadline_s, self._ask)
+        if answer is None:
+            return NoReply(f"{self._path} has not answered within {self._deadline_s:.1f} s")
         return answer
 
     async def _ask(self) -> Answer:
-        with anyio.move_on_after(self._deadline_s):
-            try:
-                why = await self._threads.call(
-                    lambda: separately(lambda: _probe(self._path)), timeout_s=2 * PROBE_S, discard=bool
-                )
-                if why:
-                    return NoReply(why)
-                service = await self._threads.call(
-                    lambda: _connected(self._path), timeout_s=2 * PROBE_S, discard=socket.socket.close
-                )
-            except OSError as error:  # stuck, or no thread available
-                return NoReply(f"{self._path} can't be looked at: {error}")
-            with service:
-                return await _call(self._path, service, self._deadline_s)
-        return NoReply(f"{self._path} has not answered within {self._deadline_s:.1f} s")
+        try:
+            why = await self._threads.call(
+                lambda: separately(lambda: _probe(self._path)), timeout_s=2 * PROBE_S, discard=bool
+            )
+            if why:
+                return NoReply(why)
+            service = await self._threads.call(
+                lambda: _connected(self._path), timeout_s=2 * PROBE_S, discard=socket.socket.close
+            )
+        except OSError as error:  # stuck, or no thread available
+            return NoReply(f"{self._path} can't be looked at: {error}")
+        with service:
+            return await _call(self._path, service)
+
+
+async def _within(limit_s: float, work: Callable[[], Awaitable[T]]) -> T | None:
+    """Returns the result of `work`, which must not raise; None if it has none within `limit_s`.
+
+    As in the core, a pause of this process counts from the last moment at which it is known to have run.
+    """
+
+    async def end() -> None:
+        until_s = anyio.current_time() + limit_s
+        while (begun_s := anyio.current_time()) < until_s:
+            turn_s = min(TURN_S, until_s - begun_s)
+            await pause(turn_s, why="only a late turn shows that this process did not run")
+            if (passed_s := anyio.current_time() - begun_s) > turn_s + LATE_S:
+                until_s += passed_s
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(end)
+        result = await work()
+        tasks.cancel_scope.cancel()
+        return result
+    return None
 
 
 def _probe(path: str) -> str:
@@ -113,7 +140,7 @@ def _connected(path: str) -> socket.socket:
     return service
 
 
-async def _call(path: str, service: socket.socket, timeout_s: float) -> Answer:
+async def _call(path: str, service: socket.socket) -> Answer:
     from nvhcd import nvhcd_pb2 as wire  # Late: most jobs make no check.
 
     from supervisor.edges.machine.processes.socket_stream import SocketStream
@@ -121,10 +148,19 @@ async def _call(path: str, service: socket.socket, timeout_s: float) -> Answer:
     from supervisor.edges.rpc.statuses import CallError, MessageTooLargeError, Status
 
     request = wire.HealthCheckRequest(args=ARGUMENTS).SerializeToString()
-    # Without PINGs: the kernel tells the end of a peer on this node, and the call has a deadline.
+    # Without PINGs: the kernel tells the end of a peer on this node. Without a deadline for the service: its clock may
+    # go on while this process is stopped. The end of the connection ends the call there.
     client = GrpcClient(SocketStream(service), name="the service", message_bytes_max=ANSWER_BYTES_MAX, pings=False)
+
+    async def greeted() -> bool:
+        with suppress(CallError):  # The call tells it.
+            await client.until_greeted()
+        return True
+
     try:
-        payload = await client.unary(METHOD, request, timeout_s=timeout_s)
+        if not await _within(GREETING_S, greeted):
+            return NoReply(f"{path} accepts connections, but has sent nothing within {GREETING_S:g} s; it may hang")
+        payload = await client.unary(METHOD, request, timeout_s=None)
         reply = wire.HealthCheckResponse.FromString(payload)
     except MessageTooLargeError:
         return Unusable(f"it is larger than {ANSWER_BYTES_MAX // 1024} KiB")

@@ -2,8 +2,8 @@
 
 It runs as a file, without modules that are slow to load. A look at a file system that does not answer may stay in the
 kernel, where no signal reaches it: only that fork is stuck. stdin is a SOCK_SEQPACKET socket. A request is `NUMBER KIND
-PATH`, or `NUMBER k` to kill a look. The fork answers `NUMBER ERRNO TEXT` itself; after each fork's end, `NUMBER -`
-follows. All ends with the socket.
+PATH`, or `NUMBER k` to kill a look. The fork answers `NUMBER ERRNO TEXT` itself; the text of an error is empty, or
+UNLISTED. After each fork's end, `NUMBER -` follows. All ends with the socket.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ READ_BYTES = 4096
 NAMES_MAX = 64  # of a folder, which may have millions
 MOUNTINFO_CHUNK_BYTES = 1 << 20
 NETWORK_TYPES = (b"lustre", b"nfs", b"nfs4")
+UNLISTED = b"unlisted"
+
+
+class UnlistedError(PermissionError):
+    """Raised if a folder is there, but this user may not list it."""
 
 
 def look(kind: str, path: bytes) -> bytes:
@@ -30,7 +35,10 @@ def look(kind: str, path: bytes) -> bytes:
         return _read(path)
     mode = os.stat(path).st_mode
     if stat.S_ISDIR(mode) or kind == "d":
-        _list(path)
+        try:
+            _list(path)
+        except PermissionError as error:
+            raise UnlistedError(error.errno, error.strerror) from error
     elif stat.S_ISREG(mode):
         _read(path)
     return b""
@@ -74,6 +82,8 @@ def _answer(number: bytes, kind: str, path: bytes) -> None:
     """Looks and answers, in the fork."""
     try:
         answer = b"0 " + look(kind, path)
+    except UnlistedError as error:
+        answer = b"%d %b" % (error.errno or 0, UNLISTED)
     except OSError as error:
         answer = b"%d " % (error.errno or 0)
     os.write(LINK, b"%b %b" % (number, answer[:ANSWER_BYTES_MAX]))

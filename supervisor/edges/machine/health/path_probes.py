@@ -142,7 +142,7 @@ class PathProbes:
         elif (failure := int(code)) < 0:
             look.take(Unasked(f"no process can be started for it: {os.strerror(-failure)}"))
         elif failure:
-            look.take(Failed(failure, os.strerror(failure)))
+            look.take(Failed(failure, os.strerror(failure), is_there=text == [path_prober.UNLISTED]))
         else:
             look.take(Answered(os.fsdecode(text[0]) if text else ""))
         del self._looks[key]

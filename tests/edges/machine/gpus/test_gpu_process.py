@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import cast
 
 import anyio
+import anyio.lowlevel
 import pytest
 
+from supervisor.edges.machine.gpus import gpu_process
 from supervisor.edges.machine.gpus.driver import Fitness
 from supervisor.edges.machine.gpus.gpu_process import GpuProcess, SilentError
 from supervisor.edges.machine.gpus.node_gpus import NodeGpus
@@ -105,3 +108,26 @@ async def test_a_process_that_can_not_start_is_told() -> None:
     with pytest.raises(SilentError, match=r"has ended with|can't be asked"):
         await process.ask("ready")
     await process.aclose()
+
+
+@pytest.mark.alone
+async def test_a_question_whose_time_has_passed_while_this_process_was_stopped_has_it_again(
+    process: GpuProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_process, "LATE_S", 0.1)
+    await process.warm()
+    pid = process.pid
+    assert pid is not None
+    process.answer_s = 1.0
+    os.kill(pid, signal.SIGSTOP)
+
+    async def stop() -> None:
+        for _ in range(10):  # until it is asked
+            await anyio.lowlevel.checkpoint()
+        time.sleep(1.5)  # noqa: ASYNC251 - as SIGSTOP does
+        os.kill(pid, signal.SIGCONT)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stop)
+        assert "domains" in await process.ask("fabric")
+    assert process.pid == pid

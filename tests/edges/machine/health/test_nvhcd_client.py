@@ -109,30 +109,57 @@ async def test_a_check_that_takes_long_is_waited_for_without_pings(
         assert await NvhcdClient(str(path)).ask() == Reply(True, HEALTHY.output)
 
 
+@pytest.fixture
+def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvhcd_client, "TURN_S", 0.2)
+    monkeypatch.setattr(nvhcd_client, "LATE_S", 0.2)
+
+
 @pytest.mark.alone
-async def test_a_deadline_that_passed_while_this_process_was_stopped_is_no_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("short_turns")
+@pytest.mark.parametrize(
+    ("deadline_s", "stopped_s", "takes_s"),
+    [
+        pytest.param(1.0, 2.0, 0.5, id="the answer waits in the socket"),
+        pytest.param(3.0, 2.0, 4.0, id="the deadline counts the time that it has run"),
+    ],
+)
+async def test_time_in_which_this_process_was_stopped_does_not_count_and_nothing_is_asked_twice(
+    tmp_path: Path, deadline_s: float, stopped_s: float, takes_s: float
 ) -> None:
-    monkeypatch.setattr(nvhcd_client, "LATE_S", 0.1)
     path = tmp_path / "nvhcd.sock"
-    asked, over = list[bytes](), threading.Event()
+    asked = list[bytes]()
 
     def answer(request: bytes) -> bytes:
         asked.append(request)
-        if len(asked) == 1:
-            over.wait(20)
+        time.sleep(takes_s)
         return HEALTHY.SerializeToString()
 
     async def stop() -> None:
         while not asked:
             await anyio.lowlevel.checkpoint()
-        time.sleep(1.5)  # noqa: ASYNC251 - as SIGSTOP does
+        time.sleep(stopped_s)  # noqa: ASYNC251 - as SIGSTOP does
 
     with service(path, answer):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(stop)
-            assert await NvhcdClient(str(path), deadline_s=1.0).ask() == Reply(True, HEALTHY.output)
-        over.set()
+            assert await NvhcdClient(str(path), deadline_s=deadline_s).ask() == Reply(True, HEALTHY.output)
+    assert len(asked) == 1
+
+
+async def test_a_service_that_hangs_is_not_waited_for_until_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its backlog accepts, but it does not even greet. By default, the deadline is 130 s."""
+    assert nvhcd_client.GREETING_S <= 5.0
+    monkeypatch.setattr(nvhcd_client, "GREETING_S", 0.5)
+    path = tmp_path / "nvhcd.sock"
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(path))
+        silent.listen()
+        with anyio.fail_after(6.0):
+            said = await NvhcdClient(str(path)).ask()
+    assert said == NoReply(f"{path} accepts connections, but has sent nothing within 0.5 s; it may hang")
 
 
 async def test_who_accepts_and_says_nothing_costs_the_deadline_and_no_more(tmp_path: Path) -> None:

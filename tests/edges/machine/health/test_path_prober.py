@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from supervisor.edges.machine.health.path_prober import NAMES_MAX, READ_BYTES, look
+from supervisor.edges.machine.health import path_prober
+from supervisor.edges.machine.health.path_prober import NAMES_MAX, READ_BYTES, UnlistedError, look
 
 
 def at(kind: str, path: Path) -> bytes:
@@ -38,6 +41,22 @@ def test_what_is_not_there_or_is_no_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):
         at("d", tmp_path / "file")
+
+
+def test_a_folder_that_may_not_be_listed_is_told_from_one_that_may_not_even_be_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(path: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(path_prober.os, "scandir", refuses)
+    with pytest.raises(UnlistedError) as refused:
+        at("d", tmp_path)
+    assert refused.value.errno == errno.EACCES
+    monkeypatch.setattr(path_prober.os, "stat", refuses)
+    with pytest.raises(PermissionError) as refused:
+        at("d", tmp_path)
+    assert not isinstance(refused.value, UnlistedError)
 
 
 def test_a_small_file_is_given_as_a_whole(tmp_path: Path) -> None:

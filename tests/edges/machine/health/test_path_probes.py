@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -14,7 +15,7 @@ import anyio.lowlevel
 import pytest
 
 from supervisor.core.storage_verdict import Answered, Failed, Kind, Silent, Unasked
-from supervisor.edges.machine.health import path_probes
+from supervisor.edges.machine.health import path_prober, path_probes
 from supervisor.edges.machine.health.path_probes import PathProbes
 from supervisor.edges.machine.processes import process_table
 from tests.soak.places import Unanswering, served_alone
@@ -67,6 +68,30 @@ async def test_each_path_is_answered_for_itself(probes: PathProbes, tmp_path: Pa
     strange = tmp_path / os.fsdecode(b"\xff \n")
     strange.touch()
     assert await probes.look(Kind.ANY, str(strange), timeout_s=LONG_S) == Answered()
+
+
+AS_ANOTHER_USER = """
+import __future__, os, select, signal, stat  # later, this user may not read them
+source = open({prober!r}).read()
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+exec(compile(source, "path_prober.py", "exec"))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can look as another user")
+async def test_a_folder_of_another_user_is_told_from_one_that_refuses_even_to_be_looked_at(
+    probes: PathProbes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "path_prober.py"
+    program.write_text(AS_ANOTHER_USER.format(prober=path_prober.__file__))
+    monkeypatch.setattr(path_prober, "__file__", str(program))
+    with tempfile.TemporaryDirectory(dir="/tmp") as private:
+        os.mkdir(f"{private}/inside")
+        found = [await probes.look(Kind.FOLDER, path, timeout_s=LONG_S) for path in (private, f"{private}/inside")]
+    assert found == [
+        Failed(errno.EACCES, "Permission denied", is_there=True),
+        Failed(errno.EACCES, "Permission denied"),
+    ]
 
 
 async def test_a_look_that_hangs_holds_up_no_other_and_is_killed(
