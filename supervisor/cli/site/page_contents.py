@@ -262,14 +262,9 @@ def _without_ages(report: JobReport) -> JobReport:
 
 def _newest_events(shown: Shown) -> list[RecordedEvent]:
     """Returns the events of all streams, each once."""
-    told_again = {_identity(each) for each in shown.events}
-    earlier = (each for each in shown.earlier if _identity(each) not in told_again)
+    told_again = {each.identity for each in shown.events}
+    earlier = (each for each in shown.earlier if each.identity not in told_again)
     return list(heapq.merge(earlier, shown.events, key=lambda each: each.at_ns))[-EVENTS_MAX:]
-
-
-def _identity(event: RecordedEvent) -> tuple[str, int, str, int | None]:
-    """Returns what is the same in all streams: a job's nodes number its events differently."""
-    return event.node, event.at_ns, event.kind, event.rank
 
 
 def _document(shown: Shown) -> dict[str, object]:
