@@ -13,12 +13,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
-
-import msgspec
+from typing import TypeVar
 
 from supervisor.cli import job_owners, output
 from supervisor.cli.concurrent_queries import ask_all
+from supervisor.cli.found_jobs import Answering, FoundJob, Run, each_once, live_parts
 from supervisor.cli.history import History
 from supervisor.cli.next_supervisor import RETURNS_WITHIN_S, wait_for_next
 from supervisor.cli.unresponsive_supervisor import Silence, silence
@@ -29,62 +28,11 @@ from supervisor.ports.reports import JobReport
 
 Answer = TypeVar("Answer")
 
-if TYPE_CHECKING:
-    from supervisor.edges.operators.control_client import ControlClient
-
 JOURNAL_JOBS_MAX = 1_000
 NEAR_MATCHES = 3
 OWN_LIST_S = 5.0  # for a supervisor's list of jobs or nodes
 OTHERS_LIST_S = 1.5  # the same of another user, among several
 GRACE_S = 0.5  # for an answer that came at the last moment
-
-
-class Answering(msgspec.Struct, frozen=True):
-    """A supervisor that accepts connections."""
-
-    client: ControlClient
-    is_private: bool
-    uid: int  # whose it is: see job_owners.py
-    pid: int = 0  # 0: unknown
-
-    @property
-    def is_own(self) -> bool:
-        return self.uid == os.geteuid()
-
-
-class FoundJob(msgspec.Struct, frozen=True):
-    """A job and the supervisor that knows it; None if only a journal does. `uid`: whose it is."""
-
-    report: JobReport
-    supervisor: Answering | None
-    uid: int = msgspec.field(default_factory=os.geteuid)
-
-    @property
-    def is_own(self) -> bool:
-        return self.uid == os.geteuid()
-
-    @property
-    def name(self) -> str:
-        """Returns the name by which this user can mean the job."""
-        return job_owners.name_of(self.report.job_id, self.uid)
-
-    @property
-    def run(self) -> tuple[int, str, int]:
-        """Returns what tells the runs of all users apart."""
-        return self.uid, self.report.job_id, self.report.submitted_at_ns
-
-    @property
-    def is_lost(self) -> bool:
-        """Returns whether its supervisor has certainly ended, as a journal shows."""
-        if self.supervisor is not None:
-            return False
-        from supervisor.edges.machine.journal.journal_reader import is_lost
-
-        return is_lost(self.report)
-
-    @property
-    def is_live(self) -> bool:
-        return self.supervisor is not None and not self.report.state.has_ended
 
 
 class Supervisors:
@@ -107,6 +55,7 @@ class Supervisors:
         self._refusals: list[str] = []
         self._runs: list[FoundJob] = []
         self._failed: list[Answering] = []  # to answer a list: not asked for another
+        self._late: dict[Answering, ExhaustedError] = {}  # have no time to list the ended jobs; the live ones are known
 
     def __enter__(self) -> Supervisors:
         with contextlib.ExitStack() as undo:
@@ -191,12 +140,19 @@ class Supervisors:
         """Returns the supervisors of this user, or those in the directory that the user has named."""
         return [each for each in self.answering if each.is_own or (self._is_explicit and len(self.answering) == 1)]
 
-    def ask_each(self, ask: Callable[[Answering, float], Answer]) -> list[tuple[Answering, Answer]]:
+    def ask_each(
+        self,
+        ask: Callable[[Answering, float], Answer],
+        *,
+        on_late: Callable[[Answering, ExhaustedError], None] | None = None,
+    ) -> list[tuple[Answering, Answer]]:
         """Returns the answers of all supervisors, which are asked at the same time; says which ones did not answer.
 
         `ask` gets the time that this supervisor has. One that has ended meanwhile is left out, or the next one is asked
         if its jobs run on. One of this user's own that is stopped is not waited for. Raises the refusal of this user's
         own supervisor. One that has not answered before is not asked again.
+
+        `on_late` gets each supervisor that has not answered in time; None: it counts as one that does not answer.
         """
         asked = [each for each in self.answering if each not in self._failed and not self._is_stopped(each)]
         limits_s = [OWN_LIST_S if each.is_own or len(self.answering) == 1 else OTHERS_LIST_S for each in asked]
@@ -213,10 +169,12 @@ class Supervisors:
             if not isinstance(answer, HoldfastError):
                 answers.append((each, answer))
                 continue
+            if isinstance(answer, ExhaustedError) and on_late is not None:
+                on_late(each, answer)
+                continue
             self._failed.append(each)
             if isinstance(answer, ExhaustedError) and each in self.own:
-                why = str(answer).removeprefix(f"cannot ask the supervisor at {path}: ").removesuffix("; try again")
-                self._miss(path, each.pid, why)
+                self._miss(path, each.pid, _why_late(path, answer))
             elif each.is_own and not isinstance(answer, NoSupervisorError):
                 raise answer
             elif not isinstance(answer, NoSupervisorError):
@@ -250,33 +208,75 @@ class Supervisors:
         """Returns jobs, newest first. Leaves out a supervisor that has ended meanwhile, and reports one that hangs.
 
         A job is left out as known already only because of another one of the same user. One that cannot be read is left
-        out with a sentence for `tell_refusals`.
+        out with a sentence for `tell_refusals`. If a supervisor has no time to list the ended ones, this says so, and
+        its live ones are there.
         """
-        found: dict[tuple[int, str, int], FoundJob] = {}
+        found = self._list(include_ended=False)
+        if include_ended:
+            found = self._list(include_ended=True)
+        for each, sentence in zip(self._late, self._missing(), strict=True):
+            if each not in self.own or self.silence.add(each.client.socket_path, sentence):
+                self._say(sentence)
+        return found
+
+    def _list(self, *, include_ended: bool) -> list[FoundJob]:
+        """Asks for all jobs, or for the live ones.
+
+        A supervisor that has no time for all of them keeps those that are live as seen when jobs were last listed. So
+        the live ones are always listed first: they are few.
+        """
         unread: list[str] = []
-        for each, reports in self.ask_each(
-            lambda each, limit_s: each.client.jobs(
-                include_ended=include_ended, within_s=limit_s, on_unreadable=unread.append
-            )
-        ):
-            for report in reports:
-                job = FoundJob(report, each, each.uid)
-                known = found.get(job.run)
-                if known is None or (known.report.state.has_ended and not report.state.has_ended):
-                    found[job.run] = job
+
+        def ask(each: Answering, limit_s: float) -> list[JobReport]:
+            if include_ended and each in self._late:
+                raise self._late[each]
+            return each.client.jobs(include_ended=include_ended, within_s=limit_s, on_unreadable=unread.append)
+
+        told = self.ask_each(ask, on_late=self._late.__setitem__ if include_ended else None)
+        jobs = [job for job in self._runs if include_ended and job.supervisor in self._late]
+        jobs += [FoundJob(report, each, each.uid) for each, reports in told for report in reports]
+        found: dict[Run, FoundJob] = {}
+        for job in jobs:
+            known = found.get(job.run)
+            if known is None or (known.report.state.has_ended and not job.report.state.has_ended):
+                found[job.run] = job
         self._refusals += [sentence for sentence in unread if sentence not in self._refusals]
         if include_ended:
             for report in self._recorded():
                 job = FoundJob(report, None)
                 found.setdefault(job.run, job)
+        return self._note(found)
+
+    def _note(self, found: dict[Run, FoundJob]) -> list[FoundJob]:
         self._runs = sorted(found.values(), key=lambda job: (job.report.submitted_at_ns, *job.run), reverse=True)
-        return _each_once(self._runs)
+        return each_once(self._runs)
+
+    def _missing(self) -> list[str]:
+        """Returns a sentence about each supervisor that had no time to list its ended jobs."""
+        paths = [(each.client.socket_path, error) for each, error in self._late.items()]
+        return [f"ended jobs of the supervisor at {path} may be missing: {_why_late(path, e)}" for path, e in paths]
+
+    def _add_named(self, name: str) -> list[FoundJob]:
+        """Asks those that could not list their ended jobs for the one of exactly this name. Returns all jobs."""
+
+        def ask(each: Answering, limit_s: float) -> JobReport | None:
+            user, between, job_id = name.partition(job_owners.BETWEEN)
+            is_users = between and job_owners.is_user(user, each.uid)
+            try:
+                return each.client.job(job_id if is_users else name, within_s=limit_s) if each in self._late else None
+            except NotFoundError:
+                return None
+
+        found = {job.run: job for job in self._runs}
+        for each, report in self.ask_each(ask):
+            job = FoundJob(report, each, each.uid) if report is not None else None
+            if job is not None and (job.run not in found or not found[job.run].is_live):
+                found[job.run] = job
+        return self._note(found)
 
     def live_parts(self, job: FoundJob) -> list[FoundJob]:
         """Returns the parts of a live job that run on this machine, as seen when jobs were last listed: `job` first."""
-        folders = _folders(job)
-        others = (each for each in self._runs if each.is_live and each.run != job.run)
-        return [job, *(each for each in others if _live_key(each) == _live_key(job) or folders & _folders(each))]
+        return live_parts(job, self._runs)
 
     def find(self, name: str, *, verb: str, live_only: bool = False) -> FoundJob:
         """Returns the newest run of that id or unique prefix, a live one first. Raises NotFoundError, …
@@ -288,29 +288,32 @@ class Supervisors:
                 f"cannot {verb} a job: an empty text names none; give a name that holdfast jobs shows"
             )
         # Live jobs first: all that have ended may take longer to list than a command waits.
-        running = self.jobs(include_ended=False)
+        running = self._list(include_ended=False)
         meant, beginning = _meant(name, running)
         exact = [job for job in meant if job.is_live and job.report.job_id == beginning]
         is_one_users = live_only or beginning != name or self.own == self.answering
         if exact and is_one_users:
             return _only(exact, exact, name, verb)
-        everything = self.jobs(include_ended=True)
-        # A supervisor that has no time for the ended ones has told the live ones.
-        late = {job.run: job for job in running if job.supervisor in self._failed}
-        jobs = [*late.values(), *(job for job in everything if job.run not in late)]
+        jobs = self._list(include_ended=True)
+        if self._late:
+            jobs = self._add_named(name)
         meant, beginning = _meant(name, jobs)
-        for fits in (_is_named(beginning), _begins_with(beginning)):
-            matches = [job for job in meant if fits(job.report.job_id)]
+        for fits in (str.__eq__, str.startswith):
+            matches = [job for job in meant if beginning and fits(job.report.job_id, beginning)]
             live = [job for job in matches if job.is_live]
             if matches and not live and live_only:
                 self.silence.check(f"{verb} job {name}")
             if matches:
                 return _only(live or matches, live if live and live_only else matches, name, verb)
+            # One that has not said whether it knows the exact id: its jobs are not meant by a prefix.
+            meant = [job for job in meant if job.supervisor not in self._failed]
         self.silence.check(f"{verb} job {name}")
         if live_only and not self.answering:
             raise NoSupervisorError(
                 f"cannot {verb} job {name}: no supervisor is running; holdfast jobs shows what has run" + self._hint()
             )
+        if self._late and not live_only:
+            raise ExhaustedError(f"cannot {verb} job {name}: {'; '.join(self._missing())}; type the whole id")
         near = difflib.get_close_matches(name, [job.report.job_id for job in jobs], n=NEAR_MATCHES)
         hint = f"did you mean {' or '.join(dict.fromkeys(near))}?" if near else "see holdfast jobs"
         raise NotFoundError(f"cannot {verb} job {name}: there is no such job; {hint}" + self._hint())
@@ -321,7 +324,8 @@ class Supervisors:
             self._say(refusal)
 
     def _hint(self) -> str:
-        return f" ({'; '.join(self._refusals)})" if self._refusals else ""
+        told = [*self._refusals, *self._missing()]
+        return f" ({'; '.join(told)})" if told else ""
 
     def _recorded(self) -> list[JobReport]:
         if not self._reads_journals:
@@ -352,45 +356,6 @@ def known_ranks(report: JobReport, rank: int | None) -> str:
     return f"job {report.job_id} has {have} as far as is known here"
 
 
-def _each_once(jobs: Sequence[FoundJob]) -> list[FoundJob]:
-    """Leaves out further parts of a job of several nodes here: of each job, one part is left, a live one if any is.
-
-    Each live part shows the whole job and acts on it. Of those that have ended, the one that knows most nodes does. A
-    part that has left a job which goes on is left out, too.
-    """
-    shown: set[int] = set()
-    live: set[tuple[int, str, tuple[str, ...]]] = set()
-    of_live: set[_Folder] = set()
-    known: set[_Folder] = set()
-    for job in sorted(jobs, key=lambda job: (not job.is_live, -len(job.report.nodes))):
-        folders, own = _folders(job), (job.uid, job.report.job_id, job.report.log_dir)
-        is_part = own in known or (_live_key(job) in live if job.is_live else not folders.isdisjoint(of_live))
-        known |= folders
-        if job.is_live:
-            live.add(_live_key(job))
-            of_live |= folders
-        if not is_part:
-            shown.add(id(job))
-    return [job for job in jobs if id(job) in shown]
-
-
-_Folder = tuple[int, str, str]  # of one node's part in a run of a job: whose, the job's id, where it logs
-
-
-def _folders(job: FoundJob) -> set[_Folder]:
-    """Returns the folders of all nodes of the job, as far as this part of it knows them."""
-    logs = (job.report.log_dir, *(node.log_dir for node in job.report.nodes))
-    return {(job.uid, job.report.job_id, folder) for folder in logs if folder}
-
-
-def _live_key(job: FoundJob) -> tuple[int, str, tuple[str, ...]]:
-    """Returns what parts of one live job have in common before any of them has found the others.
-
-    A machine runs one group of an id at a time, so two live runs of one user are two nodes of it.
-    """
-    return job.uid, job.report.job_id, job.report.command
-
-
 def _meant(name: str, jobs: list[FoundJob]) -> tuple[list[FoundJob], str]:
     """Returns the jobs that a name may mean, and how their ids begin: USER/JOB means only that user's."""
     user, between, job_id = name.partition(job_owners.BETWEEN)
@@ -398,12 +363,8 @@ def _meant(name: str, jobs: list[FoundJob]) -> tuple[list[FoundJob], str]:
     return (theirs, job_id) if theirs else (jobs, name)
 
 
-def _is_named(name: str) -> Callable[[str], bool]:
-    return lambda job_id: job_id == name
-
-
-def _begins_with(name: str) -> Callable[[str], bool]:
-    return lambda job_id: bool(name) and job_id.startswith(name)
+def _why_late(socket_path: Path, error: ExhaustedError) -> str:
+    return str(error).removeprefix(f"cannot ask the supervisor at {socket_path}: ").removesuffix("; try again")
 
 
 def _only(chosen: Sequence[FoundJob], candidates: Sequence[FoundJob], name: str, verb: str) -> FoundJob:

@@ -10,19 +10,21 @@ import sqlite3
 import subprocess
 import time
 from argparse import Namespace
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from supervisor.cli.supervisor_discovery import OWN_LIST_S, Supervisors
+from supervisor.cli import main, supervisor_discovery
+from supervisor.cli.supervisor_discovery import OWN_LIST_S, Answering, Supervisors
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.journal.journal_reader import report_to_json
 from supervisor.edges.operators import control_decoding
+from supervisor.edges.operators.control_client import ControlClient
 from supervisor.edges.workers.spawner import spawner_discovery
-from supervisor.errors import NotFoundError
+from supervisor.errors import ExhaustedError, NotFoundError
 from supervisor.ports.reports import JobNodeReport, JobReport
 from tests.cli.supervised import Home
 from tests.edges.operators.fake_job_service import running
@@ -151,14 +153,91 @@ def test_a_job_that_cannot_be_read_costs_only_itself(home: Home, monkeypatch: py
     assert len(told) == 1
 
 
-def test_a_long_history_hides_no_live_job(home: Home) -> None:
-    """All of it takes a supervisor longer to list than a command waits."""
+# --- a history that takes longer to list than a command waits
+
+
+def test_a_long_history_hides_no_live_job(
+    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(supervisor_discovery, "OWN_LIST_S", 2.0)  # a fast machine would list all in 5 s
+    place = f"--socket-dir={home.service_dir}"
     with home.supervisor(running("train", submitted_at_ns=10**9), running("bert", submitted_at_ns=10**9)):
         keep_ended(home.state / "journal.db", jobs=1_000, ranks=256)
-        assert _states(home, "status", "train") == ["running"]
-        stopped_it = home.holdfast("stop", "train")
-        assert (stopped_it.code, stopped_it.err) == (0, "holdfast: job train is being stopped\n")
-        assert home.holdfast("stop", "ber").code == 0, "a unique prefix"
+        assert main(["jobs", "--state=running", "-o", "json", place]) == 75
+        out, err = capsys.readouterr()
+        assert {job["job_id"] for job in json.loads(out)["jobs"]} == {"train", "bert"}
+        missing = f"holdfast: ended jobs of the supervisor at {home.service_dir}/control.sock may be missing: "
+        assert err == f"{missing}no answer within 2 s\n", "it was late"
+        for name, job_id in (("train", "train"), ("ber", "bert")):
+            assert main(["stop", name, place]) == 0
+            assert capsys.readouterr().err == f"holdfast: job {job_id} is being stopped\n"
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No supervisor has time to list jobs that have ended."""
+    jobs = ControlClient.jobs
+
+    def within_no_time(
+        client: ControlClient, *, include_ended: bool, within_s: float, on_unreadable: Callable[[str], None]
+    ) -> list[JobReport]:
+        within_s = 1e-9 if include_ended else within_s
+        return jobs(client, include_ended=include_ended, within_s=within_s, on_unreadable=on_unreadable)
+
+    monkeypatch.setattr(ControlClient, "jobs", within_no_time)
+
+
+@pytest.mark.usefixtures("late")
+def test_a_prefix_means_no_live_job_if_a_late_supervisor_knows_the_exact_id(
+    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = f"--socket-dir={home.service_dir}"
+    ended = msgspec.structs.replace(running("train"), state=JobState.FAILED, ended_at_ns=2_000)
+    with home.supervisor(ended, running("train-2")):
+        assert main(["stop", "train", place]) == 1
+        assert "cannot stop job train: it has ended (failed)" in capsys.readouterr().err
+        assert main(["status", "train", place, "-o", "json"]) == 0
+        assert [job["state"] for job in json.loads(capsys.readouterr().out)["jobs"]] == ["failed"]
+        assert main(["stop", "\udcff", place]) == 1, "a byte that is no UTF-8"
+        assert main(["stop", "night", place]) == 1
+        assert "there is no such job; see holdfast jobs (ended jobs of " in capsys.readouterr().err
+        assert main(["status", "night", place]) == 75
+        assert "; type the whole id" in capsys.readouterr().err
+
+        def job(client: ControlClient, job_id: str, *, within_s: float | None = None) -> JobReport:
+            raise ExhaustedError(f"cannot ask the supervisor at {client.socket_path}: no answer within 5 s; try again")
+
+        with monkeypatch.context() as silent:
+            silent.setattr(ControlClient, "job", job)
+            assert main(["stop", "train", place]) == 75
+        assert "cannot stop job train: the supervisor at " in capsys.readouterr().err
+        assert _states(home, "status") == ["running"], "train-2 runs on"
+
+
+@pytest.mark.usefixtures("late")
+def test_commands_say_once_that_ended_jobs_may_be_missing(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    place = f"--socket-dir={home.service_dir}"
+    with home.supervisor(running("train"), running("bert")):
+        for more in ([], [f"--state-dir={home.state}"]):  # a journal shows both as running?
+            assert main(["jobs", place, *more]) == 75
+            out, err = capsys.readouterr()
+            assert [line.split()[:2] for line in out.splitlines()[1:]] == [["train", "running"], ["bert", "running"]]
+            assert err.count("\n") == err.count("may be missing: no answer within ") == 1, err
+        assert main(["stop", "ber", place]) == 0
+        assert capsys.readouterr().err == "holdfast: job bert is being stopped\n"
+
+
+@pytest.mark.usefixtures("late")
+def test_the_parts_of_a_late_supervisor_are_known(home: Home) -> None:
+    places = [home.root / "first", home.root / "second"]
+    with home.supervisor(_part(1, 1, 2), place=places[0]), home.supervisor(_part(2, 1, 2), place=places[1]):
+        supervisors = Supervisors(Namespace(socket_dir=str(places[0]), state_dir=None))
+        with supervisors, ControlClient(places[1] / "control.sock") as second:
+            supervisors.answering.append(Answering(second, is_private=True, uid=os.geteuid()))
+            found = supervisors.find("nigh", verb="stop", live_only=True)
+            assert len(supervisors.live_parts(found)) == 2
+            supervisors.jobs(include_ended=True)
+            assert len(supervisors.live_parts(found)) == 2
 
 
 def keep_ended(journal: Path, *, jobs: int, ranks: int) -> None:

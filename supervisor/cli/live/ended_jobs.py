@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from supervisor.cli.supervisor_discovery import FoundJob
+from supervisor.cli.supervisor_discovery import FoundJob, Run
 
 ENDED_KEPT = 10  # the newest ones
-
-Run = tuple[int, str, int]  # FoundJob.run
 
 
 class EndedJobs:

@@ -15,8 +15,8 @@ import msgspec
 from supervisor.cli.concurrent_queries import ask_all
 from supervisor.cli.control import ask_live
 from supervisor.cli.events import events_of
-from supervisor.cli.live.ended_jobs import EndedJobs, Run
-from supervisor.cli.supervisor_discovery import OTHERS_LIST_S, FoundJob, Supervisors
+from supervisor.cli.live.ended_jobs import EndedJobs
+from supervisor.cli.supervisor_discovery import OTHERS_LIST_S, FoundJob, Run, Supervisors
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.errors import HoldfastError

@@ -132,7 +132,8 @@ class ControlClient:
         return self._call("SubmitJob", request, wire.SubmitJobResponse, timeout_s).job_id
 
     def job(self, job_id: str, *, within_s: float = CALL_TIMEOUT_S) -> JobReport:
-        return job_from_wire(self._call("GetJob", wire.GetJobRequest(job_id=job_id), wire.Job, within_s))
+        request = wire.GetJobRequest(job_id=wire_text(job_id))
+        return job_from_wire(self._call("GetJob", request, wire.Job, within_s))
 
     def until_left(self, job_id: str, node: str) -> JobReport:
         """Returns the job once the node has no part in it, or the job has ended.
