@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -32,7 +33,7 @@ STUCK_STARTS_MAX = 2  # per job; each is a thread that waits for a file system
 class _Left(msgspec.Struct):
     """The files that the spawners of one run of a job leave."""
 
-    files: SpawnerFiles | None = None  # of the last one that ended, until another one keeps the job
+    files: list[SpawnerFiles] = msgspec.field(default_factory=list[SpawnerFiles])  # until a later one keeps the job
     is_forgotten: bool = False  # files that come later are removed at once
 
 
@@ -91,7 +92,7 @@ class SpawnerLifecycle(msgspec.Struct, frozen=True):
                 return link(self.early.pop(), hearing, interpreter)
             return link(await self._start(spec, environment, learned), hearing, interpreter)
 
-        succession = SpawnerSuccession(start, on_message, partial(_remove_files, left))
+        succession = SpawnerSuccession(start, on_message, partial(_remove_earlier, left))
         found = self.found.pop(spec.job_id, None)
         if found:
             succession.take_back(found, link)
@@ -169,12 +170,19 @@ def _keep_files(left: _Left, files: SpawnerFiles) -> None:
     if left.is_forgotten:
         files.remove()
         return
-    _remove_files(left)
-    left.files = files
+    _remove_earlier(left, files)
+    left.files.append(files)
+
+
+def _remove_earlier(left: _Left, later: SpawnerFiles | None) -> None:
+    """Removes the files of earlier spawners once `later` has the job's data. One that loads has read nothing yet.
+
+    The next supervisor would wait for a spawner that could not be killed.
+    """
+    if left.files and later is not None and os.path.exists(later.keep_path):
+        _remove_files(left)
 
 
 def _remove_files(left: _Left) -> None:
-    """Removes them. The next supervisor would wait for a spawner that could not be killed."""
-    if left.files is not None:
-        left.files.remove()
-        left.files = None
+    while left.files:
+        left.files.pop().remove()

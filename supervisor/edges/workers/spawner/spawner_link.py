@@ -64,7 +64,7 @@ class SpawnerLink:
         """
         self.pid = started.pid
         self._process = started.process if isinstance(started, SpawnerProcess) else None
-        self._files = started.files
+        self.files = started.files
         self._let_go = let_go
         self._pages = PageSending(pages, job_id)
         self._job_id = job_id
@@ -206,8 +206,8 @@ class SpawnerLink:
             self._drop_main_threads()
             self._socket.close()
             os.close(self._pidfd)
-            if self._files is not None:
-                self._let_go(self._files)
+            if self.files is not None:
+                self._let_go(self.files)
         code = self._process.returncode if self._process is not None else None
         if self._interpreter and code is not None and code >= 0:
             self._on_message(_refusal(self.pid, self._interpreter, code))

@@ -16,7 +16,13 @@ import msgspec
 from anyio.abc import TaskGroup
 from holdfast_wire import spawner_link as wire
 
-from supervisor.edges.workers.spawner.spawner_discovery import SUCCESSION, FoundSpawner, Succession, succession
+from supervisor.edges.workers.spawner.spawner_discovery import (
+    SUCCESSION,
+    FoundSpawner,
+    SpawnerFiles,
+    Succession,
+    succession,
+)
 from supervisor.edges.workers.spawner.spawner_link import SpawnerLink
 from supervisor.errors import HoldfastError
 from supervisor.ports.edges import Spawner
@@ -56,8 +62,10 @@ class SpawnerSuccession:
 
     _current: SpawnerLink  # set by `run`, before anybody can ask
 
-    def __init__(self, start: StartSpawner, on_message: OnMessage, on_kept: Callable[[], None]) -> None:
-        """The caller must call `run`. `on_kept` is called each time the current spawner keeps the job."""
+    def __init__(
+        self, start: StartSpawner, on_message: OnMessage, on_kept: Callable[[SpawnerFiles | None], None]
+    ) -> None:
+        """The caller must call `run`. `on_kept` gets the current spawner's files each time data has left to it."""
         self._start = start
         self._on_message = on_message
         self._on_kept = on_kept
@@ -96,8 +104,8 @@ class SpawnerSuccession:
         for name in [name for name, text in texts.items() if not text]:
             del self._texts[name]
 
-        def kept() -> None:
-            self._on_kept()
+        def kept(files: SpawnerFiles | None) -> None:
+            self._on_kept(files)
             on_kept()
 
         # The next supervisor goes on with the newest texts that one of them has: no order may be part of them that has
@@ -108,7 +116,7 @@ class SpawnerSuccession:
             link.keep(
                 self._texts if is_new else changed,
                 tuple(collected.get(link, ())),
-                kept if link is self._current else _nothing,
+                partial(kept, link.files) if link is self._current else _nothing,
                 are_all=is_new,
             )
 

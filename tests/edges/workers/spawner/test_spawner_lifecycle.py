@@ -132,14 +132,40 @@ async def test_what_a_lost_spawner_kept_is_removed_once_the_next_one_keeps_the_j
     async with kept(keeper, spec) as spawner:
         spawner.kill("it is stuck")
     (first,) = spawner_discovery.find_files(folder)
-    is_kept = anyio.Event()
     async with kept(keeper, spec) as spawner:
-        assert first in spawner_discovery.find_files(folder)
-        spawner.keep({"state": "all of it"}, (), is_kept.set)
-        await is_kept.wait()
-        (second,) = spawner_discovery.find_files(folder)
+        (second,) = {*spawner_discovery.find_files(folder)} - {first}
+        spawner.keep({"state": "all of it"}, (), lambda: None)
+        await until(second.keep_path.exists)
+        spawner.keep({"state": "and more"}, (), lambda: None)
+        assert spawner_discovery.find_files(folder) == [second]
         spawner.kill("it is stuck, too")
-    assert second != first
+
+
+async def test_what_a_lost_spawner_kept_stays_as_long_as_the_next_one_loads(spec: JobSpec, tmp_path: Path) -> None:
+    """If both were lost then, nobody would know how the job ended. One that is stopped reads as little."""
+    keeper = keeper_of(tmp_path / "spawners")
+    async with kept(keeper, spec) as spawner:
+        spawner.keep({"state": "all of it"}, (), lambda: None)
+        (first,) = spawner_discovery.find_files(tmp_path / "spawners")
+        await until(first.keep_path.exists)
+        spawner.kill("it is stuck")
+    is_kept = anyio.Event()
+
+    def started(spawner: Spawner) -> None:
+        os.kill(spawner.pid, signal.SIGSTOP)
+        spawner.keep({"state": "and more"}, (), is_kept.set)
+        assert is_kept.is_set()
+        assert first.keep_path.exists()
+        spawner.kill("it is stuck, too")
+
+    with anyio.fail_after(LIMIT_S):
+        await keeper.keep(spec, os.environ, on_started=started, on_message=lambda _: None)
+    assert is_kept.is_set()
+    left = dead_spawner_state.read(first)
+    assert left is not None
+    assert left.texts["state"] == "all of it"
+    keeper.end_run(spec.job_id)()
+    assert spawner_discovery.find_files(tmp_path / "spawners") == []
 
 
 async def test_what_a_killed_spawner_leaves_after_the_end_was_recorded_is_removed_too(

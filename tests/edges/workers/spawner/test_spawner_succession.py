@@ -360,7 +360,7 @@ async def test_a_successor_that_is_dismissed_just_as_its_start_completes_is_kill
         links.append(SetLink(10 + len(links), hearing))
         return cast("SpawnerLink", links[-1])
 
-    succession = SpawnerSuccession(start, lambda _: None, lambda: None)
+    succession = SpawnerSuccession(start, lambda _: None, lambda _: None)
     reasons: list[str] = []
 
     async def run() -> None:
