@@ -59,7 +59,8 @@ JOURNAL_FLUSH_S = 1.0  # for data that the next supervisor reads from the journa
 RECORDED_S = 1.0  # for what the journal says of a job whose spawner does not answer
 EVENTS_MAX = 1_000  # of one job, recorded after the kept data
 
-_Recorded = tuple[SpawnerFiles, SpawnerIdentity]
+_Record = tuple[SpawnerFiles, SpawnerIdentity]
+_Recorded = Sequence[_Record]  # of one job
 _Left = tuple[SpawnerFiles, SpawnerIdentity, DeadSpawnerState | None]
 _T = TypeVar("_T")
 
@@ -126,7 +127,7 @@ class Returning(msgspec.Struct, frozen=True):
         waiting = len(identities)
         done = anyio.Event()
 
-        async def take_back(job_id: str, recorded: Sequence[_Recorded]) -> None:
+        async def take_back(job_id: str, recorded: _Recorded) -> None:
             nonlocal waiting
             found: list[FoundSpawner] = []
             try:
@@ -134,7 +135,7 @@ class Returning(msgspec.Struct, frozen=True):
             except Exception as error:  # noqa: BLE001 - the bulkhead: a job that can't be taken over must not end the others
                 _log.error("cannot take over job %s: %s", job_id, error, exc_info=error)
                 try:
-                    await self._give_up(job_id, found, f"a fault of Holdfast: {error}")
+                    await self._give_up(job_id, recorded, found, f"a fault of Holdfast: {error}")
                 except Exception as further:  # noqa: BLE001 - nor may its end end the others
                     _log.error("cannot end job %s either: %s", job_id, further, exc_info=further)
             self.job_service.came_back(job_id)
@@ -148,9 +149,9 @@ class Returning(msgspec.Struct, frozen=True):
             with anyio.move_on_after(RETURN_S):
                 await done.wait()
 
-    def _identities(self) -> dict[str, list[_Recorded]]:
+    def _identities(self) -> dict[str, list[_Record]]:
         """Returns the spawners that a predecessor has left, by job, including dead ones."""
-        found: dict[str, list[_Recorded]] = {}
+        found: dict[str, list[_Record]] = {}
         for files in spawner_discovery.find_files(self.folder):
             try:
                 identity = files.identity()
@@ -180,7 +181,7 @@ class Returning(msgspec.Struct, frozen=True):
             self.faults[identity.job_id] = why
         return identity
 
-    async def _take_back(self, job_id: str, recorded: Sequence[_Recorded], found: list[FoundSpawner]) -> None:
+    async def _take_back(self, job_id: str, recorded: _Recorded, found: list[FoundSpawner]) -> None:
         """Takes over the job. `found` gets its spawners, as long as nobody else has them."""
         reaching = SpawnerReconnect(recorded, found)
         await reaching.run(partial(self._show, job_id, reaching))
@@ -194,7 +195,7 @@ class Returning(msgspec.Struct, frozen=True):
         except UnreadableError as error:
             if found[0].texts:
                 _log.error("cannot take over job %s, which ends: %s", job_id, error)
-                await self._give_up(job_id, found, str(error))
+                await self._give_up(job_id, recorded, found, str(error))
             elif any(left is not None and left.texts for _, _, left in await _left_by(recorded)):
                 why = f"its spawner was lost, and the next one (pid {found[0].pid}) had nothing of the job yet"
                 await self._end_lost(job_id, recorded, found, why)
@@ -321,9 +322,9 @@ class Returning(msgspec.Struct, frozen=True):
 
     # --- a spawner that ended meanwhile ----------------------------------------------------------------------------
 
-    async def _give_up(self, job_id: str, found: list[FoundSpawner], why: str) -> None:
+    async def _give_up(self, job_id: str, recorded: _Recorded, found: list[FoundSpawner], why: str) -> None:
         """Ends a job that can't be taken over, as far as it was."""
-        begun_at_ns = _last_noted_ns(each.files for each in found)
+        begun_at_ns = _last_noted_ns(files for files, _ in recorded)
         await _end_all(found)
         if self.job_service.job(job_id) is not None:
             self.inbox.post(node_messages.JobAbandoned(job_id, f"it could not be taken over: {why}"))
@@ -333,28 +334,29 @@ class Returning(msgspec.Struct, frozen=True):
     async def _record_lost(self, job_id: str, reason: str, begun_at_ns: int | None) -> None:
         """Records the end of a job of which too little is kept to go on, as its supervisor recorded it last.
 
-        An end that was recorded after `begun_at_ns` is that of this run, or of a later one, and stays as it is.
+        An end that was recorded after `begun_at_ns` is that of this run, or of a later one, and stays as it is. So
+        does a verdict, which is recorded before the end.
         """
         known = await _of_the_journal(partial(self.journal.recorded, job_id), otherwise=None)
+        now_ns = self.clock.unix_ns()
+        is_decided = known is not None and known.state.has_ended and known.ended_at_ns is None
+        if known is not None and is_decided and not self.claims.is_of_another_run(job_id, known.submitted_at_ns):
+            self.journal.save(msgspec.structs.replace(known, ended_at_ns=now_ns))
+            return
         if known is None or known.state.has_ended:
             if known is not None and begun_at_ns is not None and (known.ended_at_ns or 0) > begun_at_ns:
                 return
-            now_ns = self.clock.unix_ns()
-            known = JobReport(
-                job_id, JobState.FAILED, now_ns, nodes=(JobNodeReport(self.job_service.node().name, "ready"),)
-            )
+            node = JobNodeReport(self.job_service.node().name, "ready")
+            known = JobReport(job_id, JobState.FAILED, now_ns, nodes=(node,))
         reason = f"{reason}; last: {known.reason}" if known.reason else reason
-        at_ns = self.clock.unix_ns()
-        ended = msgspec.structs.replace(known, state=JobState.FAILED, reason=reason, ended_at_ns=at_ns, ranks=())
+        ended = msgspec.structs.replace(known, state=JobState.FAILED, reason=reason, ended_at_ns=now_ns, ranks=())
         self.journal.save(ended)
 
-    async def _end_lost(
-        self, job_id: str, recorded: Sequence[_Recorded], found: Sequence[FoundSpawner], reason: str
-    ) -> None:
+    async def _end_lost(self, job_id: str, recorded: _Recorded, found: list[FoundSpawner], reason: str) -> None:
         """Ends a job whose spawner is lost, since nothing may run without it; reports how, as far as known."""
         reason = "; ".join(filter(None, (self.faults.get(job_id), reason)))
-        for each in found:
-            each.kill()
+        while found:
+            found.pop().kill()
         left = await _left_by(recorded)
         known = [(files, leftover) for files, _, leftover in left if leftover is not None]
         late = next(filter(None, (why_unattended(one) for _, leftover in known for one in leftover.reports)), "")
@@ -422,7 +424,7 @@ def _last_noted_ns(files: Iterable[SpawnerFiles]) -> int | None:
     return max(filter(None, (each.noted_at_ns() for each in files)), default=None)
 
 
-async def _left_by(recorded: Sequence[_Recorded]) -> list[_Left]:
+async def _left_by(recorded: _Recorded) -> list[_Left]:
     """Returns what each spawner has left in its file."""
     return [(*each, await in_thread_or_here(partial(dead_spawner_state.read, each[0]))) for each in recorded]
 

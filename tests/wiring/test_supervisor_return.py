@@ -249,6 +249,24 @@ async def test_a_verdict_without_an_end_and_a_judged_report_are_no_recorded_end(
     assert place[0].record_path.exists(), "until the end is recorded"
 
 
+@pytest.mark.parametrize(("holder", "state"), [("nobody", JobState.SUCCEEDED), ("another run", JobState.FAILED)])
+async def test_a_verdict_without_an_end_stays_though_what_is_kept_can_t_be_read(
+    holder: str, state: JobState, left: Left
+):
+    services = _services(left.folder)
+    place = left.put(left.closing, turns=3)
+    left.kept[place[0]] = DeadSpawnerState({}, 0, (), "")
+    decided = msgspec.structs.replace(_recorded_as_ended(5), exit_code=0)
+    services["journal"].recorded.return_value = decided
+    if holder == "another run":
+        services["claims"].take("j")
+    await _returning(services)._end_lost("j", [place], [], "gone")  # pyright: ignore[reportPrivateUsage]
+    (saved,) = (each.args[0] for each in services["journal"].save.call_args_list)
+    assert (saved.state, saved.ended_at_ns) == (state, 7)
+    assert (saved == msgspec.structs.replace(decided, ended_at_ns=7)) == (state is JobState.SUCCEEDED)
+    services["claims"].release("j")
+
+
 async def test_of_two_lost_spawners_the_later_one_says_how_far_the_job_came(left: Left):
     """The first one had run for a day, and each counts its own turns."""
     services = _services(left.folder)
@@ -280,6 +298,7 @@ async def test_a_spawner_that_keeps_nothing_yet_leaves_the_end_to_the_one_before
     assert isinstance(abandoned, JobAbandoned)
     assert "its spawner was lost, and the next one (pid 4194304) had nothing of the job yet" in abandoned.reason
     fresh.kill.assert_called_once()
+    assert not found, "it is closed, and its descriptors' numbers may be in use again"
 
 
 def _sleeping(environment: dict[str, str], descriptors: tuple[int, ...]) -> subprocess.Popen[bytes]:
