@@ -27,6 +27,7 @@ from supervisor.ports.reports import RecordedEvent
 
 KEPT_EVENTS_MAX = 200  # kept for the next supervisor while the disk fails
 UNTOLD_EVENTS_MAX = 4096  # of a job whose spawner takes nothing: beyond this, they are told without being kept
+UNTOLD_MAX_S = 5.0  # likewise: the leader's history, and people, wait no longer for a spawner that takes nothing
 WATCHER_EVENTS_MAX = 4096  # a watcher further behind loses events and sees the gap by `sequence`
 
 _LEVELS = {  # log levels: below INFO, events go only to the files
@@ -45,6 +46,7 @@ class _Untold(NamedTuple):
 
     event: RecordedEvent
     is_for_leader: bool
+    since_s: float
 
 
 class EventPublisher:
@@ -70,7 +72,7 @@ class EventPublisher:
         if job.recorded_before and job.was_recorded(event, node=node):
             return
         recorded = job.record(event, node=node, at_ns=self._clock.unix_ns())
-        self._tell_or_wait(job, _Untold(recorded, is_for_leader=job.spec.nodes is not None))
+        self._tell_or_wait(job, recorded, is_for_leader=job.spec.nodes is not None)
         self.changed(job)
         _log.log(
             logging.DEBUG if _is_told_already(job, recorded) else _LEVELS[weight(recorded.kind)],
@@ -102,12 +104,12 @@ class EventPublisher:
         taken = msgspec.structs.replace(
             event, sequence=job.sequence, reason=job.redacted(event.reason), details=details
         )
-        self._tell_or_wait(job, _Untold(taken, is_for_leader=False))
+        self._tell_or_wait(job, taken, is_for_leader=False)
 
-    def _tell_or_wait(self, job: JobRecord, news: _Untold) -> None:
-        job_id = news.event.job_id
+    def _tell_or_wait(self, job: JobRecord, event: RecordedEvent, *, is_for_leader: bool) -> None:
+        job_id = event.job_id
         untold = self._untold.setdefault(job_id, [])
-        untold.append(news)
+        untold.append(_Untold(event, is_for_leader, self._clock.now_s()))
         if self._unkept is None or not job.is_kept:
             self.tell(job_id)
             return
@@ -125,11 +127,18 @@ class EventPublisher:
         later = [each for each in untold if through_sequence is not None and each.event.sequence > through_sequence]
         if later:
             self._untold[job_id] = later
-        for event, is_for_leader in untold[: len(untold) - len(later)]:
+        for event, is_for_leader, _ in untold[: len(untold) - len(later)]:
             self._write(event)
             self._show(event)
             if is_for_leader:
                 self._unsent.note(event)
+
+    def tell_late(self, job_id: str) -> None:
+        """Hands on what no spawner has kept within UNTOLD_MAX_S."""
+        since_s = self._clock.now_s() - UNTOLD_MAX_S
+        late = [each.event.sequence for each in self._untold.get(job_id, ()) if each.since_s < since_s]
+        if late:
+            self.tell(job_id, late[-1])
 
     def record_again(self, events: Sequence[RecordedEvent]) -> None:
         """Records events again that the previous supervisor may not have saved; saved ones stay as they are."""

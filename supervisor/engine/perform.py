@@ -253,10 +253,12 @@ class EnginePerformer:
 
     def _tell_ranks(self, action: node_messages.TellRanks) -> None:
         tell = partial(self._edges.workers.tell_ranks, action.job_id, action.cycle, action.local_ranks, action.order)
-        if self._keeper is not None:
-            self._keeper.say(tell)
-        else:
+        if self._keeper is None:
             tell()
+        elif isinstance(action.order, node_messages.Accepted):
+            self._keeper.answer(action.job_id, tell)
+        else:
+            self._keeper.say(tell)
 
     def _order(self, job: JobRecord, spawner: Spawner, message: link.Order) -> None:
         if self._keeper is not None and self._keeper.keeps(job):
@@ -365,8 +367,9 @@ class EnginePerformer:
             if is_newest():
                 self._inbox.post(node_messages.WorkerEndSeen(job_id, cycle, local_rank))
 
-        # The spawner of a returning job would get nothing meanwhile, neither the fence nor a stop.
-        if job.spec.numa_binding != "none" and not job.gpu_places and not job.is_returning:
+        if job.is_returning:  # Its spawner would get nothing meanwhile, neither the fence nor a stop.
+            self._start_soon(lambda: self._find_places_late(job))
+        else:
             await self._find_places(job)
         try:
             reason = await self._edges.spawners.keep(
@@ -378,12 +381,24 @@ class EnginePerformer:
         if is_newest():
             self._inbox.post(node_messages.SpawnerLost(job_id, number, reason))
 
-    async def _find_places(self, job: JobRecord) -> None:
+    async def _find_places(self, job: JobRecord, when: str = "") -> None:
         """Finds the GPUs to which the job's workers are bound. Without an answer they run unbound."""
-        job.gpu_places, why_not = await self._edges.gpus.places(job.spec)
+        if job.spec.numa_binding == "none" or job.gpu_places:
+            return
+        places, why_not = await self._edges.gpus.places(job.spec)
+        if self._jobs.get(job.spec.job_id) is not job or job.verdict is not None:
+            return  # The id may have another run.
+        job.gpu_places = places
         sentence = why_not or places_sentence(job.gpu_places, job.spec.local_world_size, job.spec.numa_binding)
         kind = "workers_not_bound" if why_not else "workers_bound"
-        self._publisher.publish(job, JobEvent(kind, sentence, cycle=job.cycle))
+        self._publisher.publish(job, JobEvent(kind, when + sentence, cycle=job.cycle))
+
+    async def _find_places_late(self, job: JobRecord) -> None:
+        """Finds them while the job goes on, behind the same bulkhead: a failure costs only the binding."""
+        try:
+            await self._find_places(job, "when they are started again: ")
+        except Exception as error:  # noqa: BLE001 - as in `perform`
+            _log.warning("the workers of job %s run unbound: %s", job.spec.job_id, error)
 
     def _finish(self, job: JobRecord, action: node_messages.FinishJob) -> None:
         job.verdict = action.verdict

@@ -15,6 +15,7 @@ from holdfast_wire import spawner_link as link
 from supervisor.config import JobSpec
 from supervisor.core import orders
 from supervisor.core.facts import JobState, RestartRules, Verdict
+from supervisor.core.gpu_affinity import GpuPlace
 from supervisor.core.node import node_messages
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.engine.recovery import snapshot_texts
@@ -223,6 +224,54 @@ async def test_a_job_that_is_taken_back_does_not_wait_for_the_places_of_its_gpus
         world.job_service.stop("j", reason="enough", signal=0)
         await world.settle()
         assert link.Signal in [type(each) for spawner in world.spawners.started for each in spawner.heard]
+        tasks.cancel_scope.cancel()
+
+
+async def test_the_places_that_a_returning_supervisor_finds_bind_the_workers_of_the_next_cycle(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        spec = JobSpec("j", ("t.py",), numa_binding="node", restart=RestartRules(max_restarts=1))
+        before = await World(tasks, tmp_path, keeps=True).submit(spec)
+        restored = snapshot_texts.restored(before.kept)
+        world = World(tasks, tmp_path, keeps=True)
+        world.gpus.found = (GpuPlace("GPU 0", 0, (4, 5)),), ""
+        world.job_service.take_back(restored.record)
+        world.engine.take_back("j", restored.snapshot.machines, restored.snapshot.coordinator)
+        world.performer.take_back(restored.record, restored.snapshot.unfinished, restored.snapshot.reports)
+        await world.settle()
+        (spawner,) = world.spawners.started
+        spawner.exit(0, 0, code=1)
+        await world.pass_deadlines(until_s=world.clock.at_s + 100.0)
+        (plan,) = [each for order in spawner.heard if isinstance(order, link.Spawn) for each in order.workers]
+        assert plan.cpus == (4, 5)
+        (told,) = [each.reason for each in world.journal.events if each.kind == "workers_bound"]
+        assert told.startswith("when they are started again: local rank 0 is bound")
+        tasks.cancel_scope.cancel()
+
+
+async def test_places_that_are_found_after_the_end_of_a_returning_job_are_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with anyio.create_task_group() as tasks:
+        before = await World(tasks, tmp_path, keeps=True).submit(JobSpec("j", ("t.py",), numa_binding="node"))
+        restored = snapshot_texts.restored(before.kept)
+        world = World(tasks, tmp_path, keeps=True)
+        answers = anyio.Event()
+
+        async def late(_: JobSpec) -> tuple[tuple[GpuPlace, ...], str]:
+            await answers.wait()
+            return (GpuPlace("GPU 0", 0, (4, 5)),), ""
+
+        monkeypatch.setattr(world.gpus, "places", late)
+        world.job_service.take_back(restored.record)
+        world.engine.take_back("j", restored.snapshot.machines, restored.snapshot.coordinator)
+        world.performer.take_back(restored.record, restored.snapshot.unfinished, restored.snapshot.reports)
+        await world.settle()
+        world.spawners.started[0].exit(0, 0, code=0)
+        assert (await verdict_of(world, "j")).state is JobState.SUCCEEDED
+        answers.set()
+        await world.settle()
+        assert restored.record.gpu_places == ()
+        assert "workers_bound" not in world.journal.kinds()
         tasks.cancel_scope.cancel()
 
 

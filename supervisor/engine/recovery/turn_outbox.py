@@ -1,8 +1,9 @@
 """What is sent at the end of a turn of the engine, together with data kept for a returning supervisor?
 
 All orders of a turn go out in one message with the state that led to them. So the next supervisor knows every order
-that was performed, and repeats none. Messages to ranks follow: no rank knows more than the kept data. Events follow,
-too: none is in the journal, or was read by people, that the next supervisor does not know.
+that was performed, and repeats none. Messages to ranks follow. Answers to their requests, and events, wait until the
+data has left: no rank has an answer to a request, and no event is in the journal or was read by people, that the next
+supervisor does not know.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ class TurnOutbox:
         self._texts = SnapshotTexts()
         self._orders: dict[str, list[link.Order]] = {}
         self._words: list[Callable[[], None]] = []
+        self._answers: dict[str, list[tuple[int, Callable[[], None]]]] = {}  # by job, with their numbers
+        self._answered = 0
         self._kept: dict[str, JobMachines] = {}
         self._late: set[str] = set()  # jobs of which only the coordinator has moved, and nothing has left since
         self._unfinished: dict[str, dict[int, node_messages.Action]] = {}
@@ -92,6 +95,11 @@ class TurnOutbox:
         """Queues a message to ranks, to be sent after the spawners have their orders."""
         self._words.append(word)
 
+    def answer(self, job_id: str, answer: Callable[[], None]) -> None:
+        """Queues an answer to a rank, to be sent once what it asked for is kept; at once if the job is not kept."""
+        self._answered += 1
+        self._answers.setdefault(job_id, []).append((self._answered, answer))
+
     def begin(self, action: node_messages.Action) -> int:
         """Notes an action in progress, which the next supervisor would repeat. Returns the number for `end`."""
         self._numbers += 1
@@ -110,11 +118,13 @@ class TurnOutbox:
         for job_id, job in self._jobs.items():
             machines = self._machines.node_state.jobs.get(job_id)
             has_untold = self._publisher.has_untold(job_id)
-            if has_untold and not job.is_kept:
-                self._publisher.tell(job_id)
+            if not job.is_kept:
+                self._hand_on(job_id)
             is_late = late_too and job_id in self._late
-            if has_untold or job_id in orders or machines is not self._kept.get(job_id) or is_late:
+            is_awaited = has_untold or job_id in self._answers
+            if is_awaited or job_id in orders or machines is not self._kept.get(job_id) or is_late:
                 self.keep(job, tuple(orders.get(job_id, ())))
+                self._publisher.tell_late(job_id)
             elif job_id in moved and are_parted(job.spec):  # Thousands of nodes report in hundreds of turns.
                 self._late.add(job_id)
                 self._unkept.add(job_id)
@@ -158,7 +168,17 @@ class TurnOutbox:
             _log.error("job %s can't be kept for the next supervisor: %s", job_id, error, exc_info=error)
             self._texts.forget(job_id)
             texts = {STATE: ""}
-        job.spawner.keep(texts, orders, partial(self._publisher.tell, job_id, job.sequence))
+        job.spawner.keep(texts, orders, partial(self._hand_on, job_id, job.sequence, self._answered))
+
+    def _hand_on(self, job_id: str, through_sequence: int | None = None, through_answer: int | None = None) -> None:
+        """Hands on events and answers that were held back. None: all of them."""
+        self._publisher.tell(job_id, through_sequence)
+        answers = self._answers.pop(job_id, [])
+        later = [each for each in answers if through_answer is not None and each[0] > through_answer]
+        if later:
+            self._answers[job_id] = later
+        for _, answer in answers[: len(answers) - len(later)]:
+            answer()
 
     def _sessions(self, job: JobRecord, whole: bool) -> JobSessions | None:
         if self._meetings is None or job.spec.nodes is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -12,9 +13,10 @@ from holdfast_wire import spawner_link as link
 from supervisor.config import JobSpec
 from supervisor.config.job_spec import KEPT_NODES_MAX
 from supervisor.core.cluster.cluster_messages import DeadlineReached, Reported
-from supervisor.core.facts import RendezvousRules
+from supervisor.core.facts import JobEvent, RendezvousRules
 from supervisor.core.node import node_messages
 from supervisor.core.wrapped_calls.call_messages import CallRefused
+from supervisor.engine.event_publisher import UNTOLD_MAX_S
 from supervisor.engine.recovery import snapshot_texts
 from supervisor.engine.recovery.snapshot_texts import WHOLE_NODES_MAX
 from tests.engine.world import ObedientSpawner, World
@@ -54,6 +56,73 @@ async def test_a_request_of_a_rank_is_accepted_once_it_is_kept(tmp_path: Path, m
         await world.settle()
         assert told == [(node_messages.Accepted(7), world.machines.node_state.jobs["j"].job.shutdown)]
         assert "enough" in told[0][1]
+        tasks.cancel_scope.cancel()
+
+
+def _taking_nothing(spawner: ObedientSpawner, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """Lets the spawner's link have no room. Returns what was to be called once the data had left."""
+    waiting: list[Callable[[], None]] = []
+
+    def keep(_: Mapping[str, str], __: Sequence[link.Order], on_kept: Callable[[], None]) -> None:
+        waiting.append(on_kept)
+
+    monkeypatch.setattr(spawner, "keep", keep)
+    return waiting
+
+
+async def test_a_request_is_not_accepted_as_long_as_the_link_of_the_spawner_has_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        waiting = _taking_nothing(await world.submit(JobSpec("j", ("t.py",))), monkeypatch)
+        world.inbox.post(node_messages.ControlRequested("j", 0, 0, "shutdown_workload", "enough", 7))
+        await world.settle()
+        early = waiting[-1]
+        world.inbox.post(node_messages.ControlRequested("j", 0, 0, "continue", "", 8))
+        await world.settle()
+        assert world.workers.told == []
+        early()
+        assert world.workers.told == [((0,), node_messages.Accepted(7))]
+        waiting[-1]()
+        assert world.workers.told[1:] == [((0,), node_messages.Accepted(8))]
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_request_is_accepted_at_once_if_the_spawner_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        spawner = await world.submit(JobSpec("j", ("t.py",)))
+        _taking_nothing(spawner, monkeypatch)
+        world.spawners.held_back = True
+        world.inbox.post(node_messages.ControlRequested("j", 0, 0, "continue", "", 7))
+        await world.settle()
+        assert world.workers.told == []
+        spawner.kill("it is lost")
+        await world.settle()
+        assert world.workers.told == [((0,), node_messages.Accepted(7))]
+        tasks.cancel_scope.cancel()
+
+
+async def test_the_leader_gets_an_event_that_no_spawner_keeps_within_some_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        _taking_nothing(await world.submit(SHARED), monkeypatch)
+        world.publisher.publish(world.jobs["j"], JobEvent("new", "something is new"))
+
+        async def known_to_the_leader() -> bool:
+            world.inbox.post(node_messages.DeadlineReached())
+            await world.settle()
+            return "new" in [each.kind for each in world.unsent.of("j").events]
+
+        world.clock.at_s += UNTOLD_MAX_S - 0.1
+        assert not await known_to_the_leader()
+        world.clock.at_s += 0.2
+        assert await known_to_the_leader()
         tasks.cancel_scope.cancel()
 
 
