@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import logging
 import os
 import subprocess
@@ -81,7 +80,9 @@ def _other_environment(request: RunRequest, environ: Mapping[str, str]) -> tuple
     active = environ.get("VIRTUAL_ENV") or environ.get("CONDA_PREFIX")
     if request.spec.python or request.spec.entry is Entry.COMMAND or not active or active == sys.prefix:
         return ()
-    if importlib.util.find_spec("torch") is not None:
+    from importlib.util import find_spec  # Late: most commands run in the active environment.
+
+    if find_spec("torch") is not None:
         return ()
     return (
         f"warning: the ranks run in {sys.executable}, which has no torch, and not in the active environment {active}; "

@@ -145,7 +145,7 @@ class RecordedEvent(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> tuple[str, int, str, int | None]:
-        """What tells the event apart on any node: the nodes of a job number its events differently."""
+        """Returns a key that is the same on all nodes of the job, which number its events differently."""
         return self.node, self.at_ns, self.kind, self.rank
 
 

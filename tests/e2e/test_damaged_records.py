@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(120)
 
 DEEP = "[" * 30_000
 TOO_DEEP = "it is nested too deeply"
-# What replaces the record, and why that cannot be read.
+# The text that replaces the record, and the reason why nobody can read it.
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a pipe": (os.mkfifo, "it is a pipe, not a regular file"),
     "a folder": (Path.mkdir, "it is a folder, not a regular file"),

@@ -36,7 +36,7 @@ async def as_pieces(source: AsyncGenerator[LogBytes]) -> Pieces:
             yield LogPiece(each.rank, each.cycle, each.is_stderr, each.output, each.file, each.offset)
 
 
-# --- what is there -------------------------------------------------------------------------------------------------
+# --- output of a job that has ended ----------------------------------------------------------------------------------
 
 
 async def merge_in_order(sources: Mapping[str, Pieces], send: Send, miss: Callable[[str], None]) -> None:
@@ -67,7 +67,7 @@ async def merge_in_order(sources: Mapping[str, Pieces], send: Send, miss: Callab
             await advance(name)
 
 
-# --- what comes ----------------------------------------------------------------------------------------------------
+# --- output of a live job --------------------------------------------------------------------------------------------
 
 
 class _Node:
