@@ -60,7 +60,7 @@ def apart(report: JobReport, *, own: JobReport, heard_at_ns: int, now_ns: int) -
     age_s = max(0.0, (now_ns - heard_at_ns) / 1e9)
     mine = {rank.rank: rank for rank in own.ranks}
     ranks = {rank.rank: _aged(rank, age_s) for rank in report.ranks} | mine
-    names = {rank.node for rank in own.ranks}
+    names = {each.name for each in own.nodes}  # A spare runs no ranks.
     nodes = tuple(
         each if each.name in names or each.lost_at_ns is not None
         else msgspec.structs.replace(each, heard_at_ns=each.heard_at_ns or heard_at_ns)

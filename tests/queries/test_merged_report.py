@@ -27,7 +27,8 @@ def part(name: str, *ranks: int, cycle: int = 1, state: JobState = JobState.RUNN
         )
         for number, rank in enumerate(ranks)
     )
-    report = JobReport("j", state, 1, cycle=cycle, reason=reason, ranks=rows, log_dir=f"/logs/{name}")
+    own = JobNodeReport(name, "ready")
+    report = JobReport("j", state, 1, cycle=cycle, reason=reason, nodes=(own,), ranks=rows, log_dir=f"/logs/{name}")
     return Known(report, NodeReport(name, "ready"), NOW_NS)
 
 
@@ -142,6 +143,12 @@ def test_without_a_leader_a_node_shows_itself_as_it_is_and_the_others_as_they_we
     assert report.reason == "own"
     assert [(rank.node, rank.heartbeat_age_s) for rank in report.ranks] == [("a", 2.5), ("b", 0.5)]
     assert [node.heard_at_ns for node in report.nodes] == [NOW_NS, None]
+
+
+def test_without_a_leader_a_spare_does_not_take_itself_for_silent():
+    last = whole(running(active("a", 0), RosterNode("b", "spare", None)), a=part("a", 0), b=part("b"))
+    report = apart(last, own=part("b").part, heard_at_ns=NOW_NS, now_ns=NOW_NS + 12 * 10**9)
+    assert [(node.name, node.heard_at_ns) for node in report.nodes] == [("a", NOW_NS), ("b", None)]
 
 
 names = st.sampled_from("abcdef")
