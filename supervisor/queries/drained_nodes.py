@@ -1,16 +1,19 @@
 """When has a node left a job, for people who drain it from another node?
 
-The leader knows, and is asked again after each event. While no leader answers, nothing is known.
+The leader knows, and is asked again after each event, or from time to time if its history can't be read. While no
+leader answers, nothing is known.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import anyio
 
-from supervisor.errors import NoAnswerError
+from supervisor.errors import ExhaustedError, NoAnswerError
 from supervisor.ports.pauses import pause
 from supervisor.ports.questions import LEADER, Colleagues, Events, ReadEvents, ShowWhole, Whole
-from supervisor.ports.reports import JobReport
+from supervisor.ports.reports import JobReport, RecordedEvent
 from supervisor.queries.job_service import JobService
 
 ANSWER_S = 5.0
@@ -40,11 +43,8 @@ class Departures:
         last, wait_s, was_named = 0, 0.0, True
         while True:
             try:
-                question = ReadEvents(last, wait_s)
-                events = await self._colleagues.ask(job_id, LEADER, question, timeout_s=ANSWER_S + wait_s)
-                assert isinstance(events, Events), "the codec lets nothing else through as an answer to ReadEvents"
-                if events.events:
-                    last, wait_s = events.events[-1].sequence, 0.0
+                if events := await self._events(job_id, ReadEvents(last, wait_s)):
+                    last, wait_s = events[-1].sequence, 0.0
                     continue
                 whole = await self._colleagues.ask(job_id, LEADER, ShowWhole(), timeout_s=ANSWER_S)
                 assert isinstance(whole, Whole), "the codec lets nothing else through as an answer to ShowWhole"
@@ -58,6 +58,16 @@ class Departures:
             wait_s, was_named = EVENT_WAIT_S, bool(state)
             if not state:
                 await pause(UNNAMED_S, why="a new leader may hear the node later")
+
+    async def _events(self, job_id: str, question: ReadEvents) -> Sequence[RecordedEvent]:
+        """Returns the leader's next events; none if its history can't be read: what it reports needs no disk."""
+        try:
+            answer = await self._colleagues.ask(job_id, LEADER, question, timeout_s=ANSWER_S + question.wait_s)
+        except ExhaustedError:
+            await pause(NO_LEADER_S, why="the leader's disk does not answer at this moment")
+            return ()
+        assert isinstance(answer, Events), "the codec lets nothing else through as an answer to ReadEvents"
+        return answer.events
 
 
 def _state(report: JobReport, node: str) -> str:

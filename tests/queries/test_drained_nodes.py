@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.core.cluster.cluster_messages import StopAsked
 from supervisor.core.facts import JobState
-from supervisor.errors import NoAnswerError
+from supervisor.errors import ExhaustedError, NoAnswerError
 from supervisor.ports.questions import LEADER, Answer, Events, Question, ReadEvents, ShowWhole, Whole
 from supervisor.ports.reports import JobNodeReport, JobReport
 from supervisor.queries import drained_nodes
@@ -74,6 +74,20 @@ async def test_the_leader_is_asked_until_the_node_is_gone(
         shared.colleagues.answers[LEADER] = leader = Leader(*states)
         await until_left(shared)
         assert leader.asked == asked
+
+
+async def test_a_leader_whose_disk_hangs_still_says_that_the_node_has_left(tmp_path: Path) -> None:
+    leader = Leader("active", "left")
+
+    def answer(question: Question) -> Answer:
+        if isinstance(question, ReadEvents):
+            raise ExhaustedError("cannot read the history: /state does not answer")
+        return leader(question)
+
+    async with shared_job(tmp_path, leads=False) as shared:
+        shared.colleagues.answers[LEADER] = answer
+        await until_left(shared)
+        assert leader.asked == 2
 
 
 async def test_the_end_of_the_job_here_ends_the_wait(tmp_path: Path) -> None:
