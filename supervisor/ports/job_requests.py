@@ -76,7 +76,10 @@ class JobRequests(Protocol):
     def events_elsewhere(
         self, job_id: str, *, after_sequence: int, follow: bool
     ) -> AsyncGenerator[RecordedEvent] | None:
-        """Yields the whole job's events if another node keeps them; None: this one does. Raises NoAnswerError."""
+        """Yields the whole job's events if another node keeps them; None: this one does.
+
+        Raises NoAnswerError, or ExhaustedError if the other node can't read its history.
+        """
         ...
 
     def logs_elsewhere(

@@ -5,6 +5,8 @@ Times for people are Unix nanoseconds (`…_at_ns`); ages and limits are seconds
 
 from __future__ import annotations
 
+from array import array
+
 import msgspec
 
 from supervisor.core.facts import JobState
@@ -147,6 +149,31 @@ class RecordedEvent(msgspec.Struct, frozen=True):
     def identity(self) -> tuple[str, int, str, int | None]:
         """Returns a key that is the same on all nodes of the job, which number its events differently."""
         return self.node, self.at_ns, self.kind, self.rank
+
+
+class SeenEvents:
+    """Decides which events of one job are new, whichever sources tell them, one source after another.
+
+    A source numbers the events itself and tells each once. What another source told is known by its identity, of which
+    a hash is kept: 8 bytes an event as long as there is one source, because a job may have 200,000 events.
+    """
+
+    def __init__(self) -> None:
+        self._told = array("q")  # by the present source
+        self._earlier: set[int] = set()
+
+    def next_source(self) -> None:
+        """Notes that the next events come from another source, or from the same one with other numbers."""
+        self._earlier.update(self._told)
+        self._told = array("q")
+
+    def is_new(self, event: RecordedEvent) -> bool:
+        """Returns whether no earlier source told the event, which counts as told from now on."""
+        key = hash(event.identity)
+        if key in self._earlier:
+            return False
+        self._told.append(key)
+        return True
 
 
 class LogBytes(msgspec.Struct, frozen=True):

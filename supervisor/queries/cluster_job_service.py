@@ -335,7 +335,8 @@ class ClusterJobService:
 
     async def _until_answered(self, job_id: str, question: ReadEvents) -> Answer:
         """Returns the leader's answer, for which a job that has ended here does not wait long: the leader ends, too."""
-        answer: Answer | HoldfastError = Events((), is_last=True)
+        why = f"the job has ended here, and no answer has come within {LAST_EVENTS_S:g} s"
+        answer: Answer | HoldfastError = NoAnswerError(f"cannot ask the leader of job {job_id}: {why}")
         timeout_s = question.wait_s + ORDER_ANSWER_S
         async with anyio.create_task_group() as tasks:
 

@@ -20,6 +20,7 @@ from supervisor.cli.site import page_contents, rank_rows
 from supervisor.cli.site.page_contents import Known, PageContents
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.journal.journal import Journal
+from supervisor.errors import NotNowError
 from supervisor.ports.pauses import pause
 from supervisor.ports.reports import RecordedEvent
 from tests.edges.operators.fake_job_service import FakeJobService, running, serving
@@ -170,6 +171,7 @@ async def test_events_of_other_nodes_stay_when_the_leader_is_silent(tmp_path: Pa
         replace(own, sequence=3, at_ns=9**10, reason="b"),
     ]
     job_service.leader_events = [others[0], own, others[1]]
+    job_service.leader_fails = NotNowError("the stream ends here, and the page follows the next one")
     contents, changed = shown_from(tmp_path)
     async with serving(job_service, tmp_path / "control.sock", journal):
         reader = Reader(contents, changed)

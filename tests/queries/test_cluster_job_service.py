@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from supervisor.core.cluster.cluster_messages import NodeLost
 from supervisor.core.facts import Evidence, StackGroup
+from supervisor.edges.operators.event_streams import followed_events
 from supervisor.errors import NoAnswerError, NotFoundError
 from supervisor.ports.questions import (
     LEADER,
@@ -31,7 +32,7 @@ from supervisor.ports.questions import (
 )
 from supervisor.ports.reports import JobNodeReport, NodeReport
 from supervisor.queries import cluster_job_service
-from tests.queries.colleagues import happened, part, shared_job
+from tests.queries.colleagues import History, happened, part, shared_job
 from tests.settling import settled
 
 
@@ -253,29 +254,39 @@ async def test_events_are_read_from_the_leader(tmp_path: Path):
         assert shared.job_service.events_elsewhere("j", after_sequence=0, follow=False) is None
 
 
-async def test_whoever_follows_events_learns_soon_that_the_job_has_ended_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("has_concluded", [False, True])
+async def test_the_end_of_the_job_here_is_followed_though_the_leader_does_not_show_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_concluded: bool
 ):
-    """The leader, which has ended, too, answers no more."""
+    """The leader has ended before, or answers no more."""
     monkeypatch.setattr(cluster_job_service, "LAST_EVENTS_S", 0.01)
+    kinds, notes = list[str](), list[str]()
     async with shared_job(tmp_path, leads=False) as shared, anyio.create_task_group() as tasks:
-        events = shared.job_service.events_elsewhere("j", after_sequence=0, follow=True)
-        assert events is not None
 
-        async def say_nothing(*_: object, **__: object) -> Answer:
-            await anyio.sleep_forever()
-            raise AssertionError
+        async def ask(*_: object, **__: object) -> Answer:
+            if not has_concluded:
+                await anyio.sleep_forever()
+            return Events((), is_last=True)
 
-        monkeypatch.setattr(shared.colleagues, "ask", say_nothing)
+        monkeypatch.setattr(shared.colleagues, "ask", ask)
+
+        async def note(text: str) -> None:
+            notes.append(text)
 
         async def follow() -> None:
+            history, limiter = History(shared.world.journal), anyio.CapacityLimiter(1)
+            events = followed_events(shared.job_service, history, "j", after_sequence=0, limiter=limiter, note=note)
             with anyio.fail_after(cluster_job_service.EVENTS_WAIT_S / 2):
-                assert [event async for event in events] == []
+                async for event in events:
+                    kinds.append(event.kind)
 
         tasks.start_soon(follow)
+        await settled()
         shared.world.job_service.stop("j", reason="enough", signal=0)
         await shared.world.settle()
         await shared.world.pass_deadlines()
+    assert (kinds, notes) == (shared.world.journal.kinds(), [])
+    assert kinds[-1] == "job_stopped"
 
 
 async def test_what_a_restart_would_wait_for_is_said_beside_the_state(tmp_path: Path):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import anyio
 
 from supervisor.edges.machine.own_process.threads import in_thread
-from supervisor.errors import NoAnswerError, NotFoundError
+from supervisor.errors import ExhaustedError, HoldfastError, NoAnswerError, NotFoundError
 from supervisor.ports.job_requests import JobHistory, JobRequests
-from supervisor.ports.reports import RecordedEvent
+from supervisor.ports.reports import RecordedEvent, SeenEvents
 
 PAGE_EVENTS = 500
 LEADER_AGAIN_S = 1.0
+LEADER_FAILS = (NoAnswerError, NotFoundError, ExhaustedError)  # the last one: its history can't be read
 
 Note: TypeAlias = Callable[[str], Awaitable[None]]  # gets which events are missing, and why
 
@@ -111,9 +113,9 @@ async def recorded_events(
                     has_begun = True
                     yield event
             return
-        except NoAnswerError as error:
+        except LEADER_FAILS as error:
             rest = "nothing that came later is shown" if has_begun else "these are the events of this node alone"
-            await note(f"{error}; {rest}")
+            await note(f"{_why(error)}; {rest}")
     if not has_begun:
         events = own_events(job_service, history, job_id, after_sequence=after_sequence, follow=False, limiter=limiter)
         async with contextlib.aclosing(events):
@@ -132,42 +134,55 @@ async def followed_events(
 ) -> AsyncGenerator[RecordedEvent]:
     """Yields the whole job's events until it ends here, from whichever node leads it.
 
-    A leader that does not answer is asked again. Until it answers, this node's own events come. Each leader numbers
-    the events itself, and is asked for all of them; those that were shown do not come again.
+    A leader that does not answer is asked again. Until it answers, and while this node leads, its own events come. Each
+    leader numbers the events itself, and is asked for all of them; those that were shown do not come again.
     """
-    known: set[tuple[str, int, str, int | None]] = set()
+    ask_leader = partial(job_service.events_elsewhere, job_id, after_sequence=0, follow=True)
+    seen = SeenEvents()
     told_through = own_through = after_sequence
-    is_silent = False
-    while (elsewhere := job_service.events_elsewhere(job_id, after_sequence=0, follow=True)) is not None:
-        has_begun = False
-        try:
-            async with contextlib.aclosing(elsewhere):
-                async for event in elsewhere:
-                    has_begun, is_silent = True, False
-                    if event.identity not in known:
-                        known.add(event.identity)
-                        if event.sequence > told_through:
+    is_silent = is_over = False
+    while not is_over:
+        if (elsewhere := ask_leader()) is None:  # This node leads, or the job has ended.
+            told_through, is_silent = 0, False
+        else:
+            has_begun = False
+            try:
+                async with contextlib.aclosing(elsewhere):
+                    async for event in elsewhere:
+                        has_begun, is_silent = True, False
+                        seen.next_source()  # Another node may lead since the last answer.
+                        if seen.is_new(event) and event.sequence > told_through:
                             yield event
-            return
-        except (NoAnswerError, NotFoundError) as error:
+                is_over = True  # The leader's part has ended: this node's own end may not be among its events.
+            except LEADER_FAILS as error:
+                if not is_silent and ask_leader() is not None:
+                    is_silent = True
+                    await note(
+                        f"{_why(error)}; the leader is asked again, and only this node's events are shown until then"
+                    )
             if has_begun:
                 told_through = own_through = 0  # The watcher has what is known, and the next leader numbers it itself.
-            if not is_silent:
-                is_silent = True
-                await note(f"{error}; the leader is asked again, and only this node's events are shown until then")
-        own = past_events(history, job_id, after_sequence=own_through, limiter=limiter)
-        async with contextlib.aclosing(own):
-            async for event in own:
-                own_through = event.sequence
-                if event.identity not in known:
-                    known.add(event.identity)
-                    yield event
-        async with job_service.subscribe(job_id) as coming:
-            with anyio.move_on_after(LEADER_AGAIN_S):
-                async for _ in coming:  # or the job's end
-                    break
+            seen.next_source()
+        if not is_over:
+            async with job_service.subscribe(job_id) as coming:  # before the past is read, to miss no event
+                own = past_events(history, job_id, after_sequence=own_through, limiter=limiter)
+                async with contextlib.aclosing(own):
+                    async for event in own:
+                        own_through = event.sequence
+                        if seen.is_new(event):
+                            yield event
+                with anyio.move_on_after(LEADER_AGAIN_S):
+                    async for _ in coming:
+                        break
+                    else:
+                        is_over = True
     rest = own_events(job_service, history, job_id, after_sequence=own_through, follow=True, limiter=limiter)
     async with contextlib.aclosing(rest):
         async for event in rest:
-            if event.identity not in known:
+            if seen.is_new(event):
                 yield event
+
+
+def _why(error: HoldfastError) -> str:
+    """Returns why the leader's events do not come. The disk that it names is not this node's."""
+    return f"the leader can't show its events: {error}" if isinstance(error, ExhaustedError) else str(error)

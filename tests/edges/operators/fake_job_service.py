@@ -19,7 +19,7 @@ from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.journal.journal_reader import report_from_json
 from supervisor.edges.operators.control_api import ControlApi, SecureListener
 from supervisor.edges.operators.control_gate import ControlGate
-from supervisor.errors import NoAnswerError, NotFoundError, NotNowError
+from supervisor.errors import HoldfastError, NoAnswerError, NotFoundError, NotNowError
 from supervisor.ports.job_requests import JobHistory, RendezvousRequest
 from supervisor.ports.reports import (
     JobNodeReport,
@@ -69,7 +69,7 @@ class FakeJobService:
         self._node = NodeReport(node_name, "ready", supervisor_pid=4711, version="0.1.0", started_at_ns=1_000)
         self._journal = journal
         self.leader_events: list[RecordedEvent] | None = None  # None: this node leads
-        self.leader_lost = False
+        self.leader_fails: HoldfastError | None = None  # after these events
         self.output_elsewhere: dict[str, list[LogBytes]] = {}  # by node; none: it does not answer
         self.silent_nodes: set[str] = set()  # These do not answer any more after their output so far.
         self.other_nodes: list[NodeReport] = []
@@ -118,8 +118,8 @@ class FakeJobService:
     async def _leaders(self, events: Sequence[RecordedEvent]) -> AsyncGenerator[RecordedEvent]:
         for event in events:
             yield event
-        if self.leader_lost:
-            raise NoAnswerError("cannot ask the leader: no answer within 5 s")
+        if self.leader_fails is not None:
+            raise self.leader_fails
 
     def logs_elsewhere(
         self, job: JobReport, *, rank: int | None, cycle: int | None, tail_lines: int, follow: bool

@@ -231,7 +231,8 @@ async def test_events_are_followed_though_no_leader_answers_for_a_moment(
     before = RecordedEvent(JOB, 1, 5, "before", "a", node="n1")
     later = replace(before, at_ns=6, kind="later")
     async with asked(tmp_path, running()) as (job_service, client, _):
-        job_service.leader_events, job_service.leader_lost = [before], True
+        job_service.leader_events = [before]
+        job_service.leader_fails = NoAnswerError("cannot ask the leader: no answer within 5 s")
         seen: list[JobReport | RecordedEvent] = []
         notes: list[str] = []
 

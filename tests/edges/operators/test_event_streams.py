@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.journal.journal import Journal
-from supervisor.edges.operators.event_streams import all_events, past_events
+from supervisor.edges.operators import event_streams
+from supervisor.edges.operators.event_streams import all_events, followed_events, past_events, recorded_events
+from supervisor.errors import ExhaustedError
 from supervisor.ports.job_requests import JobHistory
 from supervisor.ports.reports import RecordedEvent
 from tests.edges.operators.fake_job_service import FakeJobService, NoHistory, running
@@ -51,7 +55,7 @@ async def watch(
         seen.append(event.sequence)  # noqa: PERF401  # one by one, for the test that looks on
 
 
-async def wait_for(seen: list[int], count: int) -> None:
+async def wait_for(seen: Sequence[object], count: int) -> None:
     with anyio.fail_after(10):
         while len(seen) < count:
             await anyio.lowlevel.checkpoint()
@@ -132,3 +136,54 @@ async def test_a_watcher_goes_on_where_it_stopped(journal: Journal) -> None:
 async def test_an_unknown_job_has_no_past(journal: Journal) -> None:
     limiter = anyio.CapacityLimiter(1)
     assert [each async for each in past_events(journal, "other", after_sequence=0, limiter=limiter)] == []
+
+
+async def follow(job_service: FakeJobService, history: JobHistory, kinds: list[str], notes: list[str]) -> None:
+    async def note(text: str) -> None:
+        notes.append(text)
+
+    limiter = anyio.CapacityLimiter(1)
+    async for event in followed_events(job_service, history, JOB, after_sequence=0, limiter=limiter, note=note):
+        kinds.append(event.kind)  # noqa: PERF401  # one by one, for the test that looks on
+
+
+async def test_a_node_that_leads_no_more_follows_the_next_leader(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_streams, "LEADER_AGAIN_S", 0.01)
+    job_service = FakeJobService(running(), journal=journal)
+    job_service.publish(JOB, "here")
+    kinds, notes = list[str](), list[str]()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(follow, job_service, journal, kinds, notes)
+        await wait_for(kinds, 1)
+        (here,) = journal.events(JOB, limit=2)
+        job_service.leader_events = [RecordedEvent(JOB, 1, 5, "elsewhere", "r", node="n1"), replace(here, sequence=2)]
+        await wait_for(kinds, 2)
+        job_service.end(JOB, JobState.SUCCEEDED, "done")
+    assert (kinds, notes) == (["here", "elsewhere", "job_ended"], [])
+
+
+async def test_the_own_events_come_if_the_leaders_disk_hangs(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_streams, "LEADER_AGAIN_S", 0.01)
+    job_service = FakeJobService(running(), journal=journal)
+    job_service.publish(JOB, "here")
+    job_service.leader_events, job_service.leader_fails = [], ExhaustedError("cannot read the history: /state hangs")
+    kinds, notes = list[str](), list[str]()
+
+    async def note(text: str) -> None:
+        notes.append(text)
+
+    limiter = anyio.CapacityLimiter(1)
+    events = recorded_events(job_service, journal, JOB, after_sequence=0, limiter=limiter, note=note)
+    assert [event.kind async for event in events] == ["here"]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(follow, job_service, journal, kinds, notes)
+        await wait_for(kinds, 1)
+        job_service.end(JOB, JobState.SUCCEEDED, "done")
+    assert kinds == ["here", "job_ended"]
+    why = "the leader can't show its events: cannot read the history: /state hangs; "
+    assert notes == [
+        f"{why}these are the events of this node alone",
+        f"{why}the leader is asked again, and only this node's events are shown until then",
+    ]
