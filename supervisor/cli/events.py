@@ -6,7 +6,7 @@ import heapq
 import itertools
 from argparse import ArgumentParser, Namespace
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from supervisor.cli import output
 from supervisor.cli.argument_values import moment, positive, rank_number
@@ -15,7 +15,7 @@ from supervisor.cli.reconnecting_client import SteadyClient
 from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments, known_ranks
 from supervisor.edges.operators.event_json import event_document
 from supervisor.errors import InvalidRequestError, NoSupervisorError, NotFoundError
-from supervisor.ports.reports import JobReport, RecordedEvent
+from supervisor.ports.reports import JobReport, RecordedEvent, SeenEvents
 from supervisor.report.timeline.event_ordering import moment_ns
 
 PAGE_EVENTS = 1_000
@@ -77,18 +77,14 @@ class _Chosen:
         self.shown = 0
 
     def of(self, found: FoundJob, supervisors: Supervisors) -> Iterator[RecordedEvent]:
-        last = 0
+        seen = SeenEvents()  # The lines that follow may come from another node, which numbers the events itself.
         if self._arguments.tail:
-            past = events_of(found, supervisors, follow=False)
-            tail = deque((event for event in past if self._fits(event)), self._arguments.tail)
-            for event in tail:
-                last = event.sequence
+            past = events_of(found, supervisors, follow=False, seen=seen)
+            for event in deque((event for event in past if self._fits(event)), self._arguments.tail):
                 yield self._show(event)
             if not self._arguments.follow:
                 return
-        events = events_of(found, supervisors, follow=self._arguments.follow)
-        # Once one is new, all are, also those of a next leader, which numbers them itself.
-        for event in itertools.dropwhile(lambda each: each.sequence <= last, events):
+        for event in events_of(found, supervisors, follow=self._arguments.follow, seen=seen):
             if self._fits(event):
                 yield self._show(event)
 
@@ -121,39 +117,45 @@ class _Chosen:
 
 
 def events_of(
-    found: FoundJob, supervisors: Supervisors, *, follow: bool, within_s: float | None = None
+    found: FoundJob,
+    supervisors: Supervisors,
+    *,
+    follow: bool,
+    within_s: float | None = None,
+    seen: SeenEvents | None = None,
+    say: Callable[[str], None] = output.say,
 ) -> Iterator[RecordedEvent]:
     """Reads from the supervisor, or from the journal if there is none or if it ends during the call.
 
-    The journal is this user's own: it has nothing of another user's job. `within_s`: see ControlClient.watch.
+    The journal is this user's own: it has nothing of another user's job. `within_s`: see ControlClient.watch. `seen`
+    has the events that are not wanted again.
     """
-    job_id = found.report.job_id
-    last = 0
-    shown: set[tuple[object, ...]] = set()  # The journal of a node that does not lead numbers its own events alone.
-    is_shared = len(found.report.nodes) > 1
-    if found.supervisor is not None:
-        try:
-            client = found.supervisor.client
-            if found.is_live and not found.supervisor.is_private:
-                watched = SteadyClient(client, job_id, say=output.say).watch(on_note=output.say, follow=follow)
-            else:
-                watched = client.watch(job_id, follow=follow and found.is_live, within_s=within_s, on_note=output.say)
-            for each in watched:
-                if isinstance(each, RecordedEvent):
-                    yield each
-                    last = each.sequence
-                    if is_shared:
-                        shown.add(each.identity)
-            return
-        except NoSupervisorError as error:
-            if not found.is_own or (not found.supervisor.is_private and not _is_recorded(job_id, supervisors)):
-                raise
-            output.say(f"{error}; what follows is from the journal")
-    if not found.is_own:
+    job_id, supervisor = found.report.job_id, found.supervisor
+    if supervisor is None:
+        seen = seen or SeenEvents()
+        seen.next_source()
+        yield from filter(seen.is_new, _recorded(job_id, supervisors) if found.is_own else ())
         return
-    last = 0 if is_shared else last
+
+    def from_journal(error: NoSupervisorError) -> Iterator[RecordedEvent]:
+        if not found.is_own or not (supervisor.is_private or _is_recorded(job_id, supervisors)):
+            raise error
+        say(f"{error}; what follows is from the journal")
+        if supervisor.is_private:
+            supervisor.await_end()
+        yield from _recorded(job_id, supervisors)
+
+    watched = SteadyClient(supervisor.client, job_id, say=say).watch(
+        on_note=say, follow=follow and found.is_live, within_s=within_s,
+        comes_back=found.is_live and not supervisor.is_private, seen=seen, then=from_journal,
+    )  # fmt: skip
+    yield from (each for each in watched if isinstance(each, RecordedEvent))
+
+
+def _recorded(job_id: str, supervisors: Supervisors) -> Iterator[RecordedEvent]:
+    last = 0
     while page := _page(job_id, supervisors, last):
-        yield from (event for event in page if not is_shared or event.identity not in shown)
+        yield from page
         last = page[-1].sequence
 
 

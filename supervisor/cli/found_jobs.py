@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from supervisor.cli import job_owners
+from supervisor.edges.machine.processes import process_table
 from supervisor.ports.reports import JobReport
 
 if TYPE_CHECKING:
     from supervisor.edges.operators.control_client import ControlClient
+
+PRIVATE_ENDS_WITHIN_S = 10.0  # after it has closed its connections: it then writes the rest of its journal
 
 Run = tuple[int, str, int]  # FoundJob.run
 
@@ -28,6 +33,15 @@ class Answering(msgspec.Struct, frozen=True):
     @property
     def is_own(self) -> bool:
         return self.uid == os.geteuid()
+
+    def await_end(self) -> None:
+        """Returns once a private supervisor has ended: only then is its record of the job complete."""
+        with suppress(OSError):  # It has ended already.
+            descriptor = process_table.descriptor(self.pid)
+            try:
+                select.select([descriptor], [], [], PRIVATE_ENDS_WITHIN_S)
+            finally:
+                os.close(descriptor)
 
 
 class FoundJob(msgspec.Struct, frozen=True):

@@ -7,19 +7,20 @@ job is left, and goes on where it was. A supervisor that has no room for one mor
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 
 from supervisor.edges.machine.processes.job_claims import is_live
 from supervisor.edges.operators.control_client import ControlClient, DeadlineExceededError
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
 from supervisor.edges.operators.shown_output import ShownStream
 from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError, NotFoundError
-from supervisor.ports.reports import JobReport, RecordedEvent
+from supervisor.ports.reports import JobReport, RecordedEvent, SeenEvents
 
 LOOK_AGAIN_S = 1.0  # whether anything of the job is left, or there is room for the call
 RETURNS_WITHIN_S = 10.0  # it is started again; if nothing of the job is left, it knows how the job has ended
 
 Say = Callable[[str], None]
+Then = Callable[[NoSupervisorError], Iterable[RecordedEvent]]
 
 
 class SteadyClient:
@@ -44,36 +45,54 @@ class SteadyClient:
         self._shown: dict[tuple[int, int, bool], ShownStream] = {}  # by cycle, rank and stream
 
     def watch(
-        self, *, on_note: Say, this_node: bool = False, follow: bool = True
+        self,
+        *,
+        on_note: Say,
+        this_node: bool = False,
+        follow: bool = True,
+        within_s: float | None = None,
+        comes_back: bool = True,
+        seen: SeenEvents | None = None,
+        then: Then | None = None,
     ) -> Generator[JobReport | RecordedEvent]:
-        """Yields the job, then its events, until the last. Raises NoSupervisorError once nothing of the job is left.
+        """Yields the job, then its events, each once, until the last. Raises NoSupervisorError if none comes back.
 
-        Of a job on several nodes, each leader numbers the events itself, so the next supervisor tells all of them.
+        Each leader of a job numbers the events itself, and a job that had one node may get more: so the next supervisor
+        is asked for all events, except for those of this node alone. `within_s`: see ControlClient.watch.
+
+        `comes_back`: False for a supervisor that serves one job alone. `seen` has the events that are known already.
+        `then` gets the error that would be raised, and yields the events of the last source, or raises it.
         """
-        last, is_shared = 0, False
-        shown: set[tuple[str, int, str, int | None]] = set()
+        seen, last = seen or SeenEvents(), 0
         while True:
+            seen.next_source()
             try:
                 told_by = self._client.watch(
                     self.job_id,
-                    after_sequence=0 if is_shared else last,
+                    after_sequence=last,
                     follow=follow,
                     on_note=on_note,
                     this_node=this_node,
+                    within_s=within_s,
                 )
                 for told in told_by:
-                    if isinstance(told, JobReport):
-                        is_shared = is_shared or (not this_node and len(told.nodes) > 1)
-                    elif is_shared and told.identity in shown:
-                        continue
-                    else:
+                    if isinstance(told, RecordedEvent) and this_node:
                         last = told.sequence
-                        if not this_node:
-                            shown.add(told.identity)
+                    elif isinstance(told, RecordedEvent) and not seen.is_new(told):
+                        continue
                     yield told
                 return
             except NoSupervisorError as error:
-                self._wait(error)
+                try:
+                    if not comes_back:
+                        raise
+                    self._wait(error)
+                except NoSupervisorError:
+                    if then is None:
+                        raise
+                    seen.next_source()
+                    yield from filter(seen.is_new, then(error))
+                    return
             except ExhaustedError as error:
                 if not follow:
                     raise

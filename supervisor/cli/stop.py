@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import select
 import signal as signals
 import threading
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
@@ -15,13 +13,10 @@ from supervisor.cli import output
 from supervisor.cli.control import ask_live
 from supervisor.cli.job_owners import who_asks
 from supervisor.cli.reconnecting_client import LOOK_AGAIN_S, SteadyClient
-from supervisor.cli.supervisor_discovery import Answering, FoundJob, Supervisors, add_place_arguments
-from supervisor.edges.machine.processes import process_table
+from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.errors import HoldfastError, NoSupervisorError
 from supervisor.ports.reports import JobReport, RecordedEvent
-
-PRIVATE_ENDS_WITHIN_S = 10.0  # after it has closed its connections: it then writes the rest of its journal
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -68,7 +63,7 @@ def _last_words(supervisors: Supervisors, client: ControlClient, steady: SteadyC
                     last = told
         except NoSupervisorError:
             if job.supervisor is not None and job.supervisor.is_private:
-                _await_end(job.supervisor)
+                job.supervisor.await_end()
             found = supervisors.find(job.name, verb="wait for")
             if found.report.state.has_ended:
                 return found.report.reason
@@ -80,16 +75,6 @@ def _last_words(supervisors: Supervisors, client: ControlClient, steady: SteadyC
             if last is not None and last.state.has_ended:
                 return last.reason
             threading.Event().wait(LOOK_AGAIN_S)  # The stream ended early: no leader answered for a moment.
-
-
-def _await_end(supervisor: Answering) -> None:
-    """Returns once a private supervisor has ended: only then is its record of the job complete."""
-    with suppress(OSError):  # It has ended already.
-        descriptor = process_table.descriptor(supervisor.pid)
-        try:
-            select.select([descriptor], [], [], PRIVATE_ENDS_WITHIN_S)
-        finally:
-            os.close(descriptor)
 
 
 def _signal(text: str) -> int:

@@ -34,11 +34,12 @@ class Client:
         self.stops = 0
 
     def watch(
-        self, job_id: str, *, after_sequence: int, follow: bool, on_note: Callable[[str], None], this_node: bool
-    ) -> Generator[JobReport | RecordedEvent]:
+        self, job_id: str, *, after_sequence: int, follow: bool, on_note: Callable[[str], None], this_node: bool,
+        within_s: float | None,
+    ) -> Generator[JobReport | RecordedEvent]:  # fmt: skip
         yield JobReport(job_id, JobState.RUNNING, 1)
         for number in range(after_sequence + 1, 6):
-            yield RecordedEvent(job_id, number, 0, "k", "r")
+            yield RecordedEvent(job_id, number, number, "k", "r")
             self._leave()
 
     def logs(
@@ -83,22 +84,54 @@ def test_each_event_and_each_byte_is_told_once(leaves: int) -> None:
     assert b"".join(piece.data for piece in client.logs(LogChoice(), on_note=said.append)) == b"abcdef"
 
 
-def test_the_events_of_several_nodes_are_told_once_though_the_next_leader_numbers_them_differently() -> None:
+def test_each_source_of_a_jobs_events_numbers_them_itself_and_each_event_is_told_once() -> None:
     nodes = (JobNodeReport("n0", "active"), JobNodeReport("n1", "active"))
-    lives, asked = [["a", "b"], ["c", "a", "b", "d"]], list[int]()
+    lives, asked, errors = [["a", "b"], ["c", "a", "b", "d"]], list[int](), list[NoSupervisorError]()
+
+    def events(*kinds: str) -> Iterator[RecordedEvent]:
+        return (RecordedEvent("j", number, 5, kind, "r") for number, kind in enumerate(kinds, 1))
 
     def watch(*_: object, after_sequence: int, **__: object) -> Generator[JobReport | RecordedEvent]:
         asked.append(after_sequence)
-        yield JobReport("j", JobState.RUNNING, 1, nodes=nodes)
-        yield from (RecordedEvent("j", number, 5, kind, "r") for number, kind in enumerate(lives.pop(0), 1))
-        if lives:
-            raise GONE
+        yield JobReport("j", JobState.RUNNING, 1, nodes=nodes[: len(asked)])  # The other node joins later.
+        yield from events(*lives.pop(0))
+        raise GONE
+
+    def journal(error: NoSupervisorError) -> Iterator[RecordedEvent]:
+        errors.append(error)
+        return events("b", "e")
 
     client = Client(0)
     client.watch = watch
+    client.wait_until_ready = lambda timeout_s: bool(lives)
+    following, said = steady(client, is_left=False)
+    told = following.watch(on_note=said.append, then=journal)
+    assert [each.kind for each in told if isinstance(each, RecordedEvent)] == ["a", "b", "c", "d", "e"]
+    assert (asked, errors) == ([0, 0], [GONE])
+
+
+def test_of_this_node_alone_the_next_supervisor_tells_what_is_new() -> None:
+    client, asked = Client(1), list[int]()
+    watch = client.watch
+
+    def noted(*names: str, after_sequence: int, **more: object) -> Generator[JobReport | RecordedEvent]:
+        asked.append(after_sequence)
+        return watch(*names, after_sequence=after_sequence, **more)  # pyright: ignore[reportArgumentType]
+
+    client.watch = noted
     following, said = steady(client)
-    told = [each.kind for each in following.watch(on_note=said.append) if isinstance(each, RecordedEvent)]
-    assert (told, asked) == (["a", "b", "c", "d"], [0, 0])
+    told = [each for each in following.watch(on_note=said.append, this_node=True) if isinstance(each, RecordedEvent)]
+    assert ([each.sequence for each in told], asked) == ([1, 2, 3, 4, 5], [0, 1])
+
+
+def test_a_supervisor_that_serves_one_job_is_not_waited_for() -> None:
+    following, said = steady(Client(1))
+    told = following.watch(on_note=said.append, comes_back=False)
+    assert isinstance(next(told), JobReport)
+    next(told)
+    with pytest.raises(NoSupervisorError):
+        next(told)
+    assert said == []
 
 
 class Output:
