@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import msgspec
@@ -105,11 +105,9 @@ class Lookout:
                 say(str(read))
                 continue
             for job, events in read:
-                kept = self._events.setdefault(job.run, deque(maxlen=EVENTS_KEPT))
                 if not job.is_live:
                     self._whole.add(job.run)
-                    kept.clear()
-                kept.extend(events)
+                self._events[job.run] = deque(_joined(self._events.get(job.run, ()), events), EVENTS_KEPT)
 
     def _new_events(
         self, jobs: Sequence[FoundJob], supervisors: Supervisors, say: Callable[[str], None]
@@ -128,15 +126,12 @@ class Lookout:
             events: deque[RecordedEvent] = deque(maxlen=EVENTS_KEPT)
             try:
                 if job.is_live and job.supervisor is not None:
-                    last = kept[-1].sequence if kept else 0
-                    told = job.supervisor.client.watch(job.report.job_id, after_sequence=last, within_s=left_s)
+                    told = _newer(job, job.supervisor.client, kept[-1] if kept else None, left_s)
                 elif job.run not in self._whole:
-                    told = events_of(job, supervisors, follow=False, within_s=left_s)
+                    told = events_of(job, supervisors, follow=False, within_s=left_s, say=say)
                 else:
                     continue
-                for each in told:
-                    if isinstance(each, RecordedEvent):
-                        events.append(msgspec.structs.replace(each, job_id=job.name))
+                events.extend(msgspec.structs.replace(each, job_id=job.name) for each in told)
             except HoldfastError as error:
                 say(str(error))
             found.append((job, events))
@@ -149,13 +144,14 @@ class Lookout:
         if self._history is None or self._history[0] != job.run:
             self._history, self._checkpoints = (job.run, []), ""
         events = self._history[1]
-        last, known = events[-1].sequence if events else 0, len(events)
-        try:
-            within_s = None if job.is_own else OTHERS_LIST_S
-            told = job.supervisor.client.watch(job.report.job_id, after_sequence=last, within_s=within_s)
-            events += [each for each in told if isinstance(each, RecordedEvent)]
-        except HoldfastError as error:
-            say(str(error))
+        known = len(events)
+        if known <= HISTORY_MAX:
+            try:
+                within_s = None if job.is_own else OTHERS_LIST_S
+                told = list(_newer(job, job.supervisor.client, events[-1] if events else None, within_s))
+                events[:] = _joined(events, told)
+            except HoldfastError as error:
+                say(str(error))
         if len(events) > HISTORY_MAX:
             return ""
         if len(events) > known:
@@ -166,3 +162,29 @@ class Lookout:
         known = {job.run for job in jobs}
         self._events = {run: kept for run, kept in self._events.items() if run in known}
         self._whole &= known
+
+
+def _newer(
+    job: FoundJob, client: ControlClient, last: RecordedEvent | None, within_s: float | None
+) -> Iterator[RecordedEvent]:
+    """Yields the events after the last known one. It is read again: if another one has its number, all events are new.
+
+    The next leader numbers the events itself, and so does this node while no leader answers.
+    """
+
+    def read(after_sequence: int) -> Iterator[RecordedEvent]:
+        told = client.watch(job.report.job_id, after_sequence=after_sequence, within_s=within_s)
+        return (each for each in told if isinstance(each, RecordedEvent))
+
+    if last is not None:
+        newer = read(last.sequence - 1)
+        if (again := next(newer, None)) is not None and again.identity == last.identity:
+            yield from newer
+            return
+    yield from read(0)
+
+
+def _joined(known: Iterable[RecordedEvent], told: Sequence[RecordedEvent]) -> list[RecordedEvent]:
+    """Returns all of them, each once. Those that were told now come last, in their order."""
+    again = {each.identity for each in told}
+    return [*(each for each in known if each.identity not in again), *told]
