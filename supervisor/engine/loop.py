@@ -28,12 +28,10 @@ from supervisor.core.node.job_machines import JobMachines
 from supervisor.engine.engine_inbox import EngineEvent, EngineInbox
 from supervisor.engine.engine_state import EngineState
 from supervisor.ports.edges import Clock
-from supervisor.ports.pauses import pause
+from supervisor.ports.pauses import PAUSED_S, TURN_EVERY_S, pause
 
 LATE_S = 0.05  # a timer this late means that the loop was blocked
 LATE_GRACE_S = 0.02  # then data in the sockets is read before any silence is judged
-PAUSED_S = 1.0  # a turn this late: this process was stopped, perhaps with its ranks, or starved
-TURN_EVERY_S = 2.0  # while there is a deadline: nothing else tells of a pause that ends before it
 
 ROUNDS_MAX = 32  # rounds of events caused by events before changes are shown and saved; deadlines come in between
 TURN_S = 0.005  # after this time, the edges get their turn before more events are taken

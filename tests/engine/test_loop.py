@@ -19,7 +19,8 @@ from supervisor.core.node import job, node, node_messages, spawner_deadlines
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.engine_state import EngineState
 from supervisor.engine.fair_queue import TAKEN_MAX
-from supervisor.engine.loop import LATE_S, PAUSED_S, TURN_EVERY_S, TURN_S, Engine
+from supervisor.engine.loop import LATE_S, TURN_S, Engine
+from supervisor.ports.pauses import PAUSED_S, TURN_EVERY_S
 from tests.core import one_node
 from tests.core.one_node import JOB
 from tests.engine.world import SetClock, World

@@ -23,6 +23,7 @@ import anyio
 import supervisor
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes import process_table
+from supervisor.ports.pauses import within
 
 ROOT = Path(supervisor.__file__).parent.parent
 PROGRAM = "from supervisor.edges.machine.gpus.gpu_program import main; main()"
@@ -30,7 +31,6 @@ ANSWER_S = 5.0  # on top of the time that the question itself may take; a cold d
 READ_BYTES = 65536
 LINE_BYTES_MAX = 1024 * 1024
 END_S = 1.0
-LATE_S = 1.0  # a deadline that is noticed so late has passed while this process, and perhaps that one, did not run
 STARTS_STUCK_MAX = 2  # each is a thread that waits for the file system of the interpreter
 DOOMED_S = 0.2
 
@@ -58,17 +58,14 @@ class GpuProcess:
     async def ask(self, question: str, *, takes_s: float = 0.0, **more: object) -> dict[str, object]:
         """Returns the answer. `takes_s`: how long the question itself may take. Raises SilentError.
 
-        If the time has passed while this process did not run, the question has it once more.
+        Time in which this process was suspended, perhaps with that one, does not count.
         """
         await self._await_doomed(DOOMED_S)
         running = await self._running()
         number, future = running.put(question, more)
         try:
-            limit_s = takes_s + self.answer_s
-            until_s = anyio.current_time() + limit_s
-            await asyncio.wait((future,), timeout=limit_s)  # A timeout of anyio would cancel the future.
-            if not future.done() and anyio.current_time() > until_s + LATE_S:
-                await asyncio.wait((future,), timeout=limit_s)
+            # Awaited itself, the future would be cancelled at the limit.
+            await within(takes_s + self.answer_s, lambda: asyncio.wait((future,)))
             if future.done():
                 return future.result()
             why = f"NVML has not answered within {self.answer_s:g} s"

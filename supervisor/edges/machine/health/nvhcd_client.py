@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
 
 import anyio
 
@@ -20,18 +19,14 @@ from supervisor.core.nvhcd_verdict import Answer, NoReply, Reply, Unusable, judg
 from supervisor.edges.machine.own_process.own_descriptors import separately
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes import socket_probe
-from supervisor.ports.pauses import pause
+from supervisor.ports.pauses import within
 
 METHOD = "/nvhcd.HealthCheckService/RunHealthCheck"
 ARGUMENTS = ("--no-slurm",)
 DEADLINE_S = 130.0  # the service itself gives its script 120 s
 PROBE_S = 1.0  # for the kernel to connect: a socket without a listener must not use up the deadline
 GREETING_S = 5.0  # a service that lives sends HTTP/2's SETTINGS at once, however long its check takes
-TURN_S = 2.0
-LATE_S = 1.0  # a turn that ends so late: this process did not run
 ANSWER_BYTES_MAX = 1024 * 1024
-
-T = TypeVar("T")
 
 
 class NvhcdProbe:
@@ -67,7 +62,7 @@ class NvhcdClient:
 
         The time in which this process did not run does not count.
         """
-        answer = await _within(self._deadline_s, self._ask)
+        answer = await within(self._deadline_s, self._ask)
         if answer is None:
             return NoReply(f"{self._path} has not answered within {self._deadline_s:.1f} s")
         return answer
@@ -86,29 +81,6 @@ class NvhcdClient:
             return NoReply(f"{self._path} can't be looked at: {error}")
         with service:
             return await _call(self._path, service)
-
-
-async def _within(limit_s: float, work: Callable[[], Awaitable[T]]) -> T | None:
-    """Returns the result of `work`, which must not raise; None if it has none within `limit_s`.
-
-    As in the core, a pause of this process counts from the last moment at which it is known to have run.
-    """
-
-    async def end() -> None:
-        until_s = anyio.current_time() + limit_s
-        while (begun_s := anyio.current_time()) < until_s:
-            turn_s = min(TURN_S, until_s - begun_s)
-            await pause(turn_s, why="only a late turn shows that this process did not run")
-            if (passed_s := anyio.current_time() - begun_s) > turn_s + LATE_S:
-                until_s += passed_s
-        tasks.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(end)
-        result = await work()
-        tasks.cancel_scope.cancel()
-        return result
-    return None
 
 
 def _probe(path: str) -> str:
@@ -158,7 +130,7 @@ async def _call(path: str, service: socket.socket) -> Answer:
         return True
 
     try:
-        if not await _within(GREETING_S, greeted):
+        if not await within(GREETING_S, greeted):
             return NoReply(f"{path} accepts connections, but has sent nothing within {GREETING_S:g} s; it may hang")
         payload = await client.unary(METHOD, request, timeout_s=None)
         reply = wire.HealthCheckResponse.FromString(payload)

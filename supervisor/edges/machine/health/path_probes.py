@@ -18,10 +18,10 @@ import anyio
 from supervisor.core.storage_verdict import Answer, Answered, Failed, Kind, Silent, Unasked
 from supervisor.edges.machine.health import path_prober
 from supervisor.edges.machine.own_process.side_threads import SideThreads
+from supervisor.ports.pauses import within
 
 START_TIMEOUT_S = 5.0  # for the start of the prober's interpreter
 END_TIMEOUT_S = 0.5  # for a prober that is neither stopped nor starved
-LATE_S = 1.0  # a deadline that is noticed so late has passed while this process, and perhaps the prober, did not run
 LOOKS_MAX = 256  # in progress at once
 
 
@@ -60,7 +60,7 @@ class PathProbes:
     async def look(self, kind: Kind, path: str, *, timeout_s: float) -> Answer:
         """Returns within `timeout_s` of the look's start, perhaps by another caller; then the look is killed.
 
-        If that time has passed while this process did not run, the look has it once more.
+        Time in which this process was suspended, perhaps with the prober, does not count.
         """
         try:
             link = await self._open_link()
@@ -74,12 +74,7 @@ class PathProbes:
             self._last_number += 1
             look = self._looks[key] = _Look(self._last_number, anyio.current_time())
             self._send(link, key, look, f"{kind} ".encode() + os.fsencode(path))
-        until_s = max(look.begun_s + timeout_s, anyio.current_time())
-        with anyio.CancelScope(deadline=until_s):
-            await look.answered.wait()
-        if look.answer is None and anyio.current_time() > until_s + LATE_S:
-            with anyio.move_on_after(timeout_s):
-                await look.answered.wait()
+        await within(max(0.0, look.begun_s + timeout_s - anyio.current_time()), look.answered.wait)
         if look.answer is not None:
             return look.answer
         if not look.is_killed:

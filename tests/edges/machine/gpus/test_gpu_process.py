@@ -11,10 +11,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from supervisor.edges.machine.gpus import gpu_process
 from supervisor.edges.machine.gpus.driver import Fitness
 from supervisor.edges.machine.gpus.gpu_process import GpuProcess, SilentError
 from supervisor.edges.machine.gpus.node_gpus import NodeGpus
+from supervisor.ports import pauses
 from tests.fakes.gpus import Gpus
 
 
@@ -111,10 +111,15 @@ async def test_a_process_that_can_not_start_is_told() -> None:
 
 
 @pytest.mark.alone
-async def test_a_question_whose_time_has_passed_while_this_process_was_stopped_has_it_again(
-    process: GpuProcess, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("stopped_s", "more_s"),
+    [pytest.param(1.5, 0.0, id="beyond the deadline"), pytest.param(0.9, 0.3, id="for most of the time")],
+)
+async def test_time_in_which_this_process_was_stopped_does_not_count(
+    process: GpuProcess, monkeypatch: pytest.MonkeyPatch, stopped_s: float, more_s: float
 ) -> None:
-    monkeypatch.setattr(gpu_process, "LATE_S", 0.1)
+    monkeypatch.setattr(pauses, "TURN_EVERY_S", 0.1)
+    monkeypatch.setattr(pauses, "PAUSED_S", 0.1)
     await process.warm()
     pid = process.pid
     assert pid is not None
@@ -124,7 +129,8 @@ async def test_a_question_whose_time_has_passed_while_this_process_was_stopped_h
     async def stop() -> None:
         for _ in range(10):  # until it is asked
             await anyio.lowlevel.checkpoint()
-        time.sleep(1.5)  # noqa: ASYNC251 - as SIGSTOP does
+        time.sleep(stopped_s)  # noqa: ASYNC251 - as SIGSTOP does
+        await anyio.sleep(more_s)
         os.kill(pid, signal.SIGCONT)
 
     async with anyio.create_task_group() as tasks:

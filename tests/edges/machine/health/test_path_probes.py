@@ -15,9 +15,10 @@ import anyio.lowlevel
 import pytest
 
 from supervisor.core.storage_verdict import Answered, Failed, Kind, Silent, Unasked
-from supervisor.edges.machine.health import path_prober, path_probes
+from supervisor.edges.machine.health import path_prober
 from supervisor.edges.machine.health.path_probes import PathProbes
 from supervisor.edges.machine.processes import process_table
+from supervisor.ports import pauses
 from tests.soak.places import Unanswering, served_alone
 
 SOON_S = 0.3
@@ -157,10 +158,15 @@ async def test_the_loss_of_the_prober_is_no_verdict_and_another_one_is_started(
 
 
 @pytest.mark.alone
-async def test_a_look_whose_time_has_passed_while_this_process_was_stopped_has_it_again(
-    probes: PathProbes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("stopped_s", "more_s"),
+    [pytest.param(1.5, 0.0, id="beyond the deadline"), pytest.param(0.9, 0.3, id="for most of the time")],
+)
+async def test_time_in_which_this_process_was_stopped_does_not_count(
+    probes: PathProbes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped_s: float, more_s: float
 ) -> None:
-    monkeypatch.setattr(path_probes, "LATE_S", 0.1)
+    monkeypatch.setattr(pauses, "TURN_EVERY_S", 0.1)
+    monkeypatch.setattr(pauses, "PAUSED_S", 0.1)
     assert await probes.look(Kind.ANY, str(tmp_path), timeout_s=LONG_S) == Answered()
     prober = prober_pid()
     os.kill(prober, signal.SIGSTOP)
@@ -168,7 +174,9 @@ async def test_a_look_whose_time_has_passed_while_this_process_was_stopped_has_i
     async def stop() -> None:
         while not probes.under_way:
             await anyio.lowlevel.checkpoint()
-        time.sleep(1.5)  # noqa: ASYNC251 - as SIGSTOP does
+        await anyio.lowlevel.checkpoint()  # It waits.
+        time.sleep(stopped_s)  # noqa: ASYNC251 - as SIGSTOP does
+        await anyio.sleep(more_s)
         os.kill(prober, signal.SIGCONT)
 
     async with anyio.create_task_group() as tasks:
