@@ -36,7 +36,8 @@ class HealthChecks(msgspec.Struct, frozen=True):
         late = Health.UNHEALTHY if self.policy is HealthCheckPolicy.STRICT else Health.UNANSWERED
         plans: list[CheckPlan] = []
         if self.nvhcd_socket:
-            plans.append(CheckPlan(nvhcd_verdict.CHECK, NVHCD_DEADLINE_S, late=late))
+            patience_s = None if self.policy is HealthCheckPolicy.STRICT else NVHCD_DEADLINE_S
+            plans.append(CheckPlan(nvhcd_verdict.CHECK, NVHCD_DEADLINE_S, late=late, patience_s=patience_s))
         if self.storage_mounts or self.storage_paths:
             patience_s = None if self.policy is HealthCheckPolicy.STRICT else STORAGE_PATIENCE_S
             period_s = STORAGE_PERIOD_S * (0.75 + 0.5 * zlib.crc32(node.encode()) / 2**32)  # not all nodes at once

@@ -204,6 +204,19 @@ def test_what_a_check_has_found_so_far_counts_where_nobody_waits_for_the_rest() 
     assert strict.send(RoundBegun(), JoinWanted(JOINED), NodeChecked(JOB, "disk", 1, so_far, is_last=False)) == []
 
 
+def test_a_check_that_is_waited_for_to_its_deadline_may_let_the_join_go() -> None:
+    """As nvhcd does, if the service has left the last call unanswered. A late answer is told, and counts."""
+    node = Node(CheckPlan("nvhcd", CHECK_S, patience_s=CHECK_S))
+    node.send(RoundBegun(), JoinWanted(JOINED), at=7.0)
+    assert node_check_round.next_deadline_s(node.state) == 7.0 + CHECK_S
+    assert node.reports(NodeChecked(JOB, "nvhcd", 1, UNTOLD, is_last=False), at=7.5) == [JOINED]
+    actions = node.send(RoundBegun(), at=20.0)
+    assert CheckNode not in [type(each) for each in actions], "one at most"
+    assert node.reports(JoinWanted(JOINED), at=20.0) == [JOINED]
+    assert node.kinds(checked(1, ILL), at=30.0) == ["node_check_changed"]
+    assert node.send(RoundBegun(), at=40.0) == [CheckNode(JOB, "nvhcd", 2)]
+
+
 def test_a_check_with_a_period_is_repeated_and_what_changes_is_told() -> None:
     node = Node(DISK)
     node.send(RoundBegun(), JoinWanted(JOINED), checked(1, DISK_WELL))

@@ -12,7 +12,11 @@ from supervisor.edges.machine.processes import process_table
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """The process that connected. `foreign`: it is in another user namespace, so its ids mean nothing here."""
+    """The process that listens or has connected.
+
+    `foreign`: it is in another user namespace, or its pid is not seen here. The kernel still names its user as known
+    here, or as one without an id; but a process of this user may have another id in its container.
+    """
 
     pid: int
     uid: int

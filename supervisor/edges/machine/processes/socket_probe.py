@@ -15,12 +15,19 @@ _TIME = struct.Struct("ll")  # struct timeval
 
 
 def connect(path: Path | str, *, timeout_s: float) -> Peer:
-    """Returns the process that listens there. Blocks for at most `timeout_s`.
+    """Returns the process that listens there. Blocks and raises as `connected` does."""
+    with connected(path, timeout_s=timeout_s) as probe:
+        return Peer.of(probe)
+
+
+def connected(path: Path | str, *, timeout_s: float) -> socket.socket:
+    """Returns a connection to the process that listens there. Blocks for at most `timeout_s`.
 
     Raises FileNotFoundError if there is no socket, ConnectionRefusedError if nobody listens on it, BlockingIOError if
     its queue stays full, and OSError for anything else.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
         clock = Clock()
         until_s = clock.now_s() + timeout_s
         while True:
@@ -35,7 +42,10 @@ def connect(path: Path | str, *, timeout_s: float) -> Peer:
                 if error.errno != errno.ENOTCONN:
                     raise
             else:
-                return Peer.of(probe)
+                return probe
+    except BaseException:  # raised again
+        probe.close()
+        raise
 
 
 def _bound(probe: socket.socket, timeout_s: float) -> None:

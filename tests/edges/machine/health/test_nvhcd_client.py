@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import socket
 import subprocess
 import sys
@@ -20,11 +21,15 @@ import anyio
 import anyio.lowlevel
 import grpc
 import pytest
+from holdfast_wire import socket_user
 from nvhcd import nvhcd_pb2 as wire
 
+from supervisor.config.job_spec import JobSpec
+from supervisor.config.node_check_plans import HealthChecks
+from supervisor.core.node_check_facts import Health, HealthFinding
 from supervisor.core.nvhcd_verdict import NoReply, Reply, Unusable
 from supervisor.edges.machine.health import nvhcd_client
-from supervisor.edges.machine.health.nvhcd_client import NvhcdClient
+from supervisor.edges.machine.health.nvhcd_client import NvhcdClient, NvhcdProbe
 from supervisor.edges.rpc import grpc_client
 from supervisor.ports import pauses
 
@@ -252,6 +257,62 @@ async def test_no_service_whatever_it_does_costs_more_than_the_deadline(
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 100_000
 
 
+@pytest.mark.alone
+async def test_a_service_that_has_left_a_call_unanswered_holds_up_later_restarts_for_half_a_second(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "nvhcd.sock"
+    spec = JobSpec("j", ("x.py",), health=HealthChecks(str(path)))
+    probe, so_far, found = NvhcdProbe(deadline_s=2.0), list[HealthFinding](), list[HealthFinding]()
+    reported = anyio.Event()
+
+    def report(findings: tuple[HealthFinding, ...]) -> None:
+        so_far.extend(findings)
+        reported.set()
+
+    async def look() -> None:
+        found.extend(await probe.look(spec, report))
+
+    with attacker(path, greet_and_fall_silent):
+        await look()
+        assert so_far == [], "it may have a slow script"
+        async with anyio.create_task_group() as looks:
+            looks.start_soon(look)
+            with anyio.fail_after(1.0):
+                await reported.wait()
+            assert len(found) == 1, "the call stays open"
+    assert [(each.health, each.reason) for each in so_far] == [
+        (Health.SKIPPED, f"nvhcd can't be asked: {path} has not answered the last call, nor this one so far")
+    ]
+    path.unlink()
+    with service(path, lambda _: HEALTHY.SerializeToString()):
+        await look()
+        await look()
+    assert [each.health for each in found] == [Health.SKIPPED, Health.SKIPPED, Health.HEALTHY, Health.HEALTHY]
+    assert len(so_far) == 1
+
+
+@pytest.mark.alone
+async def test_a_service_that_has_not_greeted_holds_up_later_restarts_for_half_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvhcd_client, "GREETING_S", 1.0)
+    path = tmp_path / "nvhcd.sock"
+    spec = JobSpec("j", ("x.py",), health=HealthChecks(str(path)))
+    probe, so_far = NvhcdProbe(), list[tuple[HealthFinding, ...]]()
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(path))
+        silent.listen()
+        await probe.look(spec, so_far.append)
+        assert so_far == []
+        await probe.look(spec, so_far.append)
+    assert len(so_far) == 1
+    await probe.look(spec, so_far.append)
+    path.unlink()
+    await probe.look(spec, so_far.append)
+    assert len(so_far) == 1, "nobody is there to be waited for"
+
+
 @pytest.mark.parametrize(
     ("payload", "why"),
     [
@@ -276,23 +337,78 @@ async def test_another_service_on_the_socket_is_no_answer(tmp_path: Path) -> Non
 
 
 SERVES = """
-import os, socket, sys
+import ctypes, os, socket, sys
 os.setgid(65534); os.setuid(65534)
+if sys.argv[2] and ctypes.CDLL(None, use_errno=True).unshare(0x10000000):
+    sys.exit(os.strerror(ctypes.get_errno()))
 server = socket.socket(socket.AF_UNIX); server.bind(sys.argv[1]); server.listen(); os.chmod(sys.argv[1], 0o777)
-print(flush=True); sys.stdin.read()
+print("serves", flush=True); sys.stdin.read()
+"""
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can serve as another user")
+
+
+@contextmanager
+def served_by_nobody(*, in_namespace: bool = False) -> Generator[Path]:
+    """Yields a socket that user 65534 serves, in a folder that everybody may write to."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        command = [sys.executable, "-c", SERVES, f"{folder}/nvhcd.sock", "x" * in_namespace]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None
+            if not other.stdout.readline():
+                pytest.skip("needs user namespaces")
+            yield Path(folder, "nvhcd.sock")
+            other.communicate()
+
+
+@as_root
+@pytest.mark.parametrize("in_namespace", [False, True], ids=["", "from a user namespace of its own"])
+async def test_a_service_of_another_user_is_not_asked(in_namespace: bool) -> None:
+    with served_by_nobody(in_namespace=in_namespace) as path:
+        assert await NvhcdClient(str(path)).ask() == NoReply(
+            f"{path} is served by user 65534, not by root or user {os.geteuid()}"
+        )
+
+
+@as_root
+async def test_a_user_without_an_id_in_a_container_is_asked_if_nobody_else_may_put_a_socket_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So does the node's root appear in a user namespace."""
+    monkeypatch.setattr(nvhcd_client, "GREETING_S", 0.2)
+    monkeypatch.setattr(socket_user, "_in_user_namespace", lambda: True)
+    with served_by_nobody() as path:
+        refused = NoReply(
+            f"{path} is served by a user without an id in this container, in a folder to which others may write"
+        )
+        asked = NoReply(f"{path} accepts connections, but has sent nothing within 0.2 s; it may hang")
+        for owner, mode, said in (
+            (0, 0o777, refused),
+            (0, 0o775, refused),
+            (0, 0o1777, refused),
+            (0, 0o755, asked),
+            (65534, 0o755, asked),
+            (47111, 0o755, refused),
+        ):
+            os.chown(path.parent, owner, owner)
+            path.parent.chmod(mode)
+            assert await NvhcdClient(str(path)).ask() == said
+
+
+ASK = """
+import sys, anyio
+from supervisor.edges.machine.health.nvhcd_client import NvhcdClient
+print(anyio.run(NvhcdClient(sys.argv[1]).ask))
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can serve as another user")
-async def test_a_service_of_another_user_is_not_asked() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o777)
-        path = f"{folder}/nvhcd.sock"
-        with subprocess.Popen(  # noqa: ASYNC220 - it starts at once
-            [sys.executable, "-c", SERVES, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        ) as other:
-            assert other.stdout is not None
-            other.stdout.readline()
-            said = await NvhcdClient(path).ask()
-            other.communicate()
-    assert said == NoReply(f"{path} is served by user 65534, not by root or user 0")
+@as_root
+async def test_in_a_real_user_namespace_the_service_of_the_nodes_root_is_asked(tmp_path: Path) -> None:
+    """With the node's processes in sight, as in an enroot container."""
+    inside = ["unshare", "-U", "--map-user=12345"]
+    if not shutil.which("unshare") or (await anyio.run_process([*inside, "true"], check=False)).returncode:
+        pytest.skip("needs user namespaces")
+    path = tmp_path / "nvhcd.sock"
+    with service(path, lambda _: HEALTHY.SerializeToString()):
+        done = await anyio.run_process([*inside, sys.executable, "-c", ASK, str(path)])
+    assert done.stdout.decode().startswith("Reply(success=True")
