@@ -52,12 +52,13 @@ class NvhcdProbe:
             silent = NoReply(f"{path} has not answered the last call, nor this one so far")
             report((judge(silent, policy, took_s=anyio.current_time() - begun_s),))
 
+        found: tuple[HealthFinding, ...] = ()
         async with anyio.create_task_group() as telling:
             if client.was_silent:
                 telling.start_soon(tell_so_far)
-            answer = await client.ask()
+            found = (judge(await client.ask(), policy, took_s=anyio.current_time() - begun_s),)
             telling.cancel_scope.cancel()
-        return (judge(answer, policy, took_s=anyio.current_time() - begun_s),)
+        return found
 
     def close(self) -> None:
         """Does nothing: nothing is open between two calls."""
