@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from time import monotonic
 
-log = logging.getLogger("holdfast")
+from worker_client.guarded_log import GuardedLog
+
+log = GuardedLog("holdfast")
 
 
 class BoundedThread:

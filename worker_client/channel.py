@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import logging
 import os
 import select
 import socket
@@ -34,6 +33,7 @@ from worker_client.channel_protocol import (
 )
 from worker_client.endpoint import Endpoint
 from worker_client.errors import ChannelProtocolError
+from worker_client.guarded_log import GuardedLog
 from worker_client.outbox import LeaseQuestion, Outbox, OverfullError, Watch
 from worker_client.own_stacks import current_stacks
 from worker_client.progress_page_writer import PageUnusableError, ProgressPage
@@ -54,7 +54,7 @@ CLOSE_TIMEOUT_S = 1.0
 GOODBYE_TIMEOUT_S = 0.5  # the part of it for sending what a full socket has not taken yet
 THREAD_NAME = "holdfast-channel"
 
-log = logging.getLogger("holdfast")
+log = GuardedLog("holdfast")
 
 
 class ChannelOwner(Protocol):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import re
 import secrets
@@ -23,6 +22,7 @@ from pathlib import Path
 
 from worker_client.errors import LeaseLostError
 from worker_client.fencing_tokens import epoch_of
+from worker_client.guarded_log import GuardedLog
 
 EPOCHS_MAX = 1000  # remembered for a path; a job has one for each of its leaders and runs
 RECORD_BYTES_MAX = 64 * 1024  # a record of that many epochs has a third of it
@@ -30,7 +30,7 @@ PREFIX = ".holdfast-"
 
 _TEMPORARY = re.compile(r"\.holdfast-([0-9a-f]+)-[0-9a-f]+-(?:part|token)-(.*)", re.DOTALL)
 
-log = logging.getLogger("holdfast")
+log = GuardedLog("holdfast")
 
 
 @dataclass(frozen=True, slots=True)

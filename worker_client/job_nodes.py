@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 from collections.abc import Mapping
 
+from worker_client.guarded_log import GuardedLog
+
 ANY_PORT = 9  # Connecting a datagram socket sends nothing.
 
-log = logging.getLogger("holdfast.inprocess")
+log = GuardedLog("holdfast.inprocess")
 
 
 def world_size(environment: Mapping[str, str]) -> int:

@@ -5,7 +5,6 @@ The facade that scripts use. Without a supervisor it warns once and does nothing
 
 from __future__ import annotations
 
-import logging
 import operator
 import os
 import weakref
@@ -16,6 +15,7 @@ from dataclasses import dataclass, replace
 from worker_client import all_reduce_max
 from worker_client.endpoint import from_environment
 from worker_client.errors import RankMonitorClientError
+from worker_client.guarded_log import GuardedLog
 from worker_client.heartbeat_intervals import HeartbeatIntervals
 from worker_client.rank_progress import Maxima
 from worker_client.sections import Sections
@@ -35,7 +35,7 @@ from worker_client.workload_monitoring import Monitoring, acquire, current, rele
 CONTROL_WAIT_S = 5.0  # longest wait of a control request for the supervisor's answer
 WARM_UP_STEPS_MAX = 1_000_000_000  # a script that passes sys.maxsize means all of its steps
 
-log = logging.getLogger("holdfast")
+log = GuardedLog("holdfast")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import signal
@@ -10,10 +9,12 @@ import threading
 from collections.abc import Mapping
 from typing import cast
 
+from worker_client.guarded_log import GuardedLog
+
 KINDS = {"rank_killed": signal.SIGKILL, "rank_hung": signal.SIGSTOP}
 NAMES = ("fault_type", "base_delay", "rand_delay", "rank_to_fail")
 
-log = logging.getLogger("holdfast")
+log = GuardedLog("holdfast")
 
 
 def simulate(params: object) -> threading.Timer | None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from pathlib import Path
 
 from worker_client.errors import RankMonitorClientError
+from worker_client.guarded_log import GuardedLog
 from worker_client.rank_monitor_client import RankMonitorClient
 
 STATE_FILE = "_ft_state_.json"
 FINISHED_VARIABLE = "FAULT_TOL_FINISHED_FLAG_FILE"
 
-log = logging.getLogger("holdfast")
+log = GuardedLog("holdfast")
 
 
 def load(client: RankMonitorClient, folder: Path) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from worker_client import thread_signals
 from worker_client.endpoint import Endpoint, NoEndpoint
 from worker_client.exception_hook import ExceptionHook
+from worker_client.guarded_log import GuardedLog
 from worker_client.own_stacks import StacksSignal, claim_signal
 from worker_client.progress_page_writer import ProgressPage
 from worker_client.rank_progress import Progress
@@ -37,7 +38,7 @@ _Client = TypeVar("_Client")
 
 WELCOME_WAIT_S = 2.0  # the longest that the start of monitoring delays training
 
-log = logging.getLogger("holdfast")
+log = GuardedLog("holdfast")
 
 
 class CallListener(Protocol):

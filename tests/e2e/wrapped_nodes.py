@@ -96,11 +96,15 @@ class WrappedNodes:
     def until_entered(self, iteration: int, world_size: int, *, cycle: str = "0") -> dict[object, dict[str, object]]:
         """Waits for all ranks of the iteration, which agree about its world size."""
 
-        def has_all() -> bool:
-            return len(self.entered(iteration, cycle=cycle)) >= world_size or not self._runs()
+        def is_over() -> bool:
+            return any((str(line["cycle"]), int(str(line["iteration"]))) > (cycle, iteration) for line in self.traced("fn"))
 
-        self.until(has_all, f"iteration {iteration} with {world_size} ranks")
+        def is_decided() -> bool:
+            return len(self.entered(iteration, cycle=cycle)) >= world_size or is_over() or not self._runs()
+
+        self.until(is_decided, f"iteration {iteration} with {world_size} ranks")
         found = self.entered(iteration, cycle=cycle)
+        assert len(found) >= world_size, f"{len(found)} of {world_size} in iteration {iteration}\n{self.explained()}"
         assert {line["world_size"] for line in found.values()} == {str(world_size)}, self.explained()
         assert sorted(str(line["as_rank"]) for line in found.values()) == [str(each) for each in range(world_size)]
         return found

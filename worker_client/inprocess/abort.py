@@ -5,11 +5,12 @@ from __future__ import annotations
 import abc
 import contextlib
 import gc
-import logging
+import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
 from worker_client.bounded_threads import BoundedThread, join_all
+from worker_client.guarded_log import GuardedLog
 from worker_client.inprocess.compose import flattened
 from worker_client.inprocess.releasing import flight_recorder
 from worker_client.inprocess.releasing.gloo_groups import KeptGroups
@@ -34,10 +35,20 @@ _CHECKPOINT_MODULES = (
     "nvidia_resiliency_ext.checkpointing.async_ckpt.core",
     "megatron.core.dist_checkpointing.strategies.async_utils",
 )
+# What torch.distributed's _world keeps of each group.
+_TABLES_OF_GROUPS = (
+    "pg_map",
+    "pg_names",
+    "pg_group_ranks",
+    "pg_backend_config",
+    "pg_to_tag",
+    "tags_to_pg",
+    "pg_coalesce_state",
+)
 # Where Transformer Engine keeps its fp8 state, newest module first.
 _FP8_MODULES = ("transformer_engine.pytorch.quantization", "transformer_engine.pytorch.fp8")
 
-log = logging.getLogger("holdfast")
+log = GuardedLog("holdfast")
 
 
 class Abort(abc.ABC):
@@ -100,8 +111,7 @@ class AbortTorchDistributed(Abort):
         if self._has_run:
             self._release()
             pending = [(descriptor, inode) for descriptor, inode in gloo_listeners() if inode not in self._hung_up]
-            hang_up(pending, (state.active_world_size or state.world_size) + 1)
-            self._hung_up |= {inode for _, inode in pending}
+            self._hung_up |= hang_up(pending, (state.active_world_size or state.world_size) + 1)
             self._releases += 1
             if self._releases >= RELEASES_BEFORE_STAND_IN:
                 self._stand_ins = self._stand_ins or StandIns()
@@ -119,7 +129,11 @@ class AbortTorchDistributed(Abort):
             self._kept.keep(_process_groups())
             self._release()
             _run_bounded("destroy the process groups", distributed.destroy_process_group, DESTROY_TIMEOUT_S)
+        elif unfinished := _process_groups():
+            self._kept.keep(unfinished)
+            _clear_groups()
         _forget_unfinished_groups()
+        _unwrap_excepthook()
         self._kept.let_go()
         self._has_run = False
 
@@ -199,6 +213,32 @@ def _forget_unfinished_groups() -> None:
         from torch.distributed import distributed_c10d
 
         getattr(distributed_c10d, "_world").group_count = 0  # noqa: B009
+
+
+def _clear_groups() -> None:
+    """Empties torch's tables of groups: one that never became the default group is in them, and is never destroyed.
+
+    The next `init_process_group` would find its name taken.
+    """
+    with contextlib.suppress(ImportError, AttributeError):  # torch has no public way
+        from torch.distributed import distributed_c10d
+
+        world = getattr(distributed_c10d, "_world")  # noqa: B009
+        for name in _TABLES_OF_GROUPS:
+            getattr(world, name).clear()
+        getattr(distributed_c10d, "_unregister_all_process_groups")()  # noqa: B009
+
+
+def _unwrap_excepthook() -> None:
+    """Takes back what each `init_process_group` adds to sys.excepthook: one more `[rankN]:` before every line.
+
+    Nothing in torch does, so that the last traceback of a rank that has restarted twice would have three of them.
+    """
+    while getattr(sys.excepthook, "__qualname__", "") == "init_process_group.<locals>._distributed_excepthook":
+        before = inspect.getclosurevars(sys.excepthook).nonlocals.get("old_hook")
+        if before is None:
+            return
+        sys.excepthook = before
 
 
 def _process_groups() -> list[Any]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import abc
 import copy
-import logging
 import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 from worker_client.bounded_threads import BoundedThread, join_all
+from worker_client.guarded_log import GuardedLog
 from worker_client.inprocess.compose import Compose, flattened
 from worker_client.inprocess.devices import device_checks
 from worker_client.inprocess.devices.cuda import cuda_in_use
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DEVICE_CHECK_TIMEOUT_S = 5.0  # for the driver's answer
 
-log = logging.getLogger("holdfast")
+log = GuardedLog("holdfast")
 
 
 class HealthCheck(abc.ABC):

@@ -6,7 +6,6 @@ block, aborts what it may be waiting for, and raises an exception in it until it
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
@@ -15,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from worker_client import thread_signals
+from worker_client.guarded_log import GuardedLog
 from worker_client.inprocess.abort import clear_after, release_again
 from worker_client.inprocess.attribution import Interruption, InterruptionRecord, describe
 from worker_client.inprocess.coordinating.coordination import Coordination
@@ -37,7 +37,7 @@ PAUSE_MIN_S = 0.05
 PAUSE_MAX_S = 1.0
 STOP_TIMEOUT_S = 1.0
 
-log = logging.getLogger("holdfast.inprocess")
+log = GuardedLog("holdfast.inprocess")
 
 
 class AtomicLock:

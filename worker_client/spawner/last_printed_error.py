@@ -17,7 +17,7 @@ FATAL_SIGNALS = frozenset(
     {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
 )
 
-_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")  # torch prints it before each line of an uncaught exception
+_RANK_PREFIX = re.compile(r"^(?:\[rank\d+\]: ?)+")  # torch prints one for each of its groups before every line
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):$")  # a progress bar may stand before it
 _INSIDE_GROUP = re.compile(r"^ {4,}[|+]")
 _SYNTAX = re.compile(r'^  File ".*", line \d+$')

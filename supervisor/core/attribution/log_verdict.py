@@ -47,7 +47,7 @@ _MISSING = re.compile(r"No such file or directory|does not appear to have a file
 _LASTING = re.compile(r"^RuntimeError at .*: Error\(s\) in loading state_dict")
 _REPORTED_NUMBER = re.compile(r"loss|norm", re.IGNORECASE)
 _PREFIX = re.compile(r" *(\d+): ?")
-_TORCH_PREFIX = re.compile(r"\[(?:rank|default)(\d+)\]:? ?")
+_TORCH_PREFIX = re.compile(r"(?:\[(?:rank|default)(\d+)\]:? ?)+")
 
 
 class LogFinding(msgspec.Struct, frozen=True):

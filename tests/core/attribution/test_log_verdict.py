@@ -113,6 +113,12 @@ def test_what_only_records_something_is_no_fault() -> None:
     assert analyse(["0: NVRM: Xid (PCI:0000:1b:00): 63, Row Remapper"]).findings == ()
 
 
+def test_a_traceback_with_the_prefix_of_two_process_groups_is_found() -> None:
+    """torch's hook of each group adds one."""
+    twice = [line.replace("0: ", "[rank0]: [rank0]: ", 1) for line in SAME]
+    assert analyse(twice).reason == analyse(SAME).reason
+
+
 def test_numbers_that_are_no_ranks_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (judging, tracebacks):
         monkeypatch.setattr(module, "RANKS_MAX", FEW)

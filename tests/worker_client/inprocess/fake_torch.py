@@ -62,8 +62,14 @@ class Torch:
             distributed_c10d=self.c10d,
         )
         self.groups: dict[Group, object] = {}
-        world = type("World", (), {"pg_map": self.groups})()
-        self._set(self.c10d, ProcessGroupNCCL=(Backend, OldBackend), _world=world)
+        tables = ("pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg", "pg_coalesce_state")
+        world = type("World", (), {"pg_map": self.groups, **{name: {} for name in tables}})()
+        self._set(
+            self.c10d,
+            ProcessGroupNCCL=(Backend, OldBackend),
+            _world=world,
+            _unregister_all_process_groups=lambda: self.calls.append("unregister"),
+        )
         for name, module in {
             "torch": self.torch,
             "torch.distributed": self.distributed,

@@ -73,6 +73,19 @@ def suppressed() -> None:
 
 
 @scenario
+def a_filter_raises() -> None:
+    """Every line that anybody logs makes the script's filter raise; rank 0 hangs in Python code."""
+
+    class Rank(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            raise ValueError("Default process group has not been initialized")
+
+    logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
+    logging.getLogger().handlers[0].addFilter(Rank())
+    _train(inprocess.Wrapper(), lambda: time.sleep(FOR_EVER_S))
+
+
+@scenario
 def releasing_fails() -> None:
     """Rank 0 suppresses it once, so it is released again; that and the last step fail."""
 

@@ -130,6 +130,43 @@ def test_a_group_that_was_never_finished_is_forgotten(torch: Torch):
     assert torch.c10d._world.group_count == 0
 
 
+def test_a_group_that_never_became_the_default_one_leaves_no_name_behind(torch: Torch):
+    """torch has it in its tables by then, and never destroys it: the next group could not have its name."""
+    own = AbortTorchDistributed()
+    torch.is_initialized = False
+    own(STATE)
+    torch.add_group("unfinished", Backend)
+    torch.c10d._world.pg_names["unfinished"] = "0"
+    clear_after(own)
+    assert (torch.groups, torch.c10d._world.pg_names) == ({}, {})
+    assert "unregister" in torch.calls
+
+
+def test_each_abort_takes_back_what_torch_puts_before_every_line_of_an_error(
+    torch: Torch, monkeypatch: pytest.MonkeyPatch
+):
+    """Two iterations; the script's own hook stays."""
+
+    def init_process_group() -> None:
+        old_hook = sys.excepthook
+
+        def _distributed_excepthook(*error: Any) -> None:
+            old_hook(*error)
+
+        sys.excepthook = _distributed_excepthook
+
+    def of_the_script(*error: Any) -> None: ...
+
+    monkeypatch.setattr(sys, "excepthook", of_the_script)
+    for _ in range(2):
+        own = AbortTorchDistributed()
+        init_process_group()
+        sys.excepthook.__qualname__ = "init_process_group.<locals>._distributed_excepthook"
+        own(STATE)
+        clear_after(own)
+        assert sys.excepthook is of_the_script
+
+
 def test_an_abort_of_another_kind_is_not_followed_up(torch: Torch):
     """A user's class that does not call ours, and one that has not run."""
 

@@ -30,6 +30,7 @@ IN_TORCHS_WORDS = (
     "    print('[rank3]: ' + line, file=sys.stderr)\n"
     "sys.excepthook = hook\n" + PLAIN
 )
+IN_TORCHS_WORDS_AFTER_A_RESTART = IN_TORCHS_WORDS.replace("'[rank3]: ' + line", "'[rank3]: [rank2]: ' + line")
 HANDLED = (
     "import sys, traceback\ntry:\n  1 / 0\nexcept Exception:\n  traceback.print_exc()\n"
     "print('goes on', file=sys.stderr)\n"
@@ -49,6 +50,7 @@ HANDLED = (
         (SYNTAX, "SyntaxError: invalid syntax"),
         (THEN_MORE, "ValueError: bad batch 7"),
         (IN_TORCHS_WORDS, "ValueError: bad batch 7"),
+        (IN_TORCHS_WORDS_AFTER_A_RESTART, "ValueError: bad batch 7"),
         (HANDLED + "sys.exit(1)", "ZeroDivisionError: division by zero"),
         ("import sys; sys.exit(1)", ""),
         (HANDLED + "sys.exit(3)", ""),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
-log = logging.getLogger("holdfast.inprocess")
+from worker_client.guarded_log import GuardedLog
+
+log = GuardedLog("holdfast.inprocess")
 
 
 class CallResources:

@@ -7,7 +7,6 @@ Everything happens on the main thread, except `abort` and raising the exception 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from worker_client import fencing_tokens
 from worker_client.call_frames import Entered, Leaving
+from worker_client.guarded_log import GuardedLog
 from worker_client.inprocess.attribution import Interruption
 from worker_client.inprocess.call import call_number
 from worker_client.inprocess.call.call_resources import CallResources
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-log = logging.getLogger("holdfast.inprocess")
+log = GuardedLog("holdfast.inprocess")
 
 
 class CallWrapper:

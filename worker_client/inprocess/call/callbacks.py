@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, NamedTuple
 
+from worker_client.guarded_log import GuardedLog
 from worker_client.inprocess.call.failed_iteration import in_a_line
 from worker_client.inprocess.compose import fresh
 from worker_client.inprocess.exception import HealthCheckError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from worker_client.inprocess.state import FrozenState
     from worker_client.inprocess.terminate import Terminate
 
-log = logging.getLogger("holdfast.inprocess")
+log = GuardedLog("holdfast.inprocess")
 
 
 def is_unfit(error: BaseException) -> bool:

@@ -8,13 +8,13 @@ address of the node that has active rank 0 in this iteration.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sys
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from worker_client import job_nodes
+from worker_client.guarded_log import GuardedLog
 from worker_client.inprocess.releasing import store_waits
 from worker_client.inprocess.releasing.awaited_store_server import InterruptibleWaits
 from worker_client.inprocess.releasing.missing_store_server import served_while_waiting
@@ -32,7 +32,7 @@ FIRST_PORT = 32
 PORTS = 16
 PORT_MAX = 65535
 
-log = logging.getLogger("holdfast.inprocess")
+log = GuardedLog("holdfast.inprocess")
 
 
 class RankVariables:

@@ -7,7 +7,6 @@ successor knows nothing; each rank reports its state to it (coordination.py).
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 from time import monotonic
 
 from worker_client.endpoint import Endpoint
+from worker_client.guarded_log import GuardedLog
 from worker_client.inprocess.exception import InternalError
 from worker_client.inprocess.private_supervisor import supervisor_lookup
 from worker_client.inprocess.private_supervisor.job_folder import find
@@ -23,7 +23,7 @@ PAUSE_MIN_S = 1.0  # between two starts by this rank
 PAUSE_MAX_S = 60.0
 CALM_S = 300.0  # starts this far apart do not point to a supervisor that always dies
 
-log = logging.getLogger("holdfast.inprocess")
+log = GuardedLog("holdfast.inprocess")
 
 
 class PrivateSuccessor:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from worker_client.bounded_threads import BoundedThread, join_all
+from worker_client.guarded_log import GuardedLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ _OLD_SIZE_VARIABLE = "TORCH_NCCL_TRACE_BUFFER_SIZE"
 _SIZE_VARIABLE = "TORCH_FR_BUFFER_SIZE"
 _SIZE_VARIABLE_SINCE = (2, 8)
 
-log = logging.getLogger("holdfast")
+log = GuardedLog("holdfast")
 
 
 def dump(path: str | None, state: FrozenState, *, has_nccl: bool) -> None:

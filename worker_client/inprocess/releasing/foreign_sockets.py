@@ -17,6 +17,7 @@ from functools import cache
 from typing import NamedTuple
 
 _ADDRESS_BYTES = 128  # sizeof(struct sockaddr_storage)
+_SYN_SENT = 2  # TCP_SYN_SENT of include/net/tcp_states.h
 _MAPPED = bytes(10) + b"\xff\xff"  # the prefix of an IPv4 address mapped to IPv6
 
 
@@ -63,6 +64,14 @@ def socket_inodes() -> dict[int, int]:
 def listens(descriptor: int) -> bool:
     """Returns whether the socket listens. Also True if the kernel does not say: such a socket is best left alone."""
     return option(descriptor, socket.SOL_SOCKET, socket.SO_ACCEPTCONN) != 0
+
+
+def connects(descriptor: int) -> bool:
+    """Returns whether the socket is being connected, to a peer that has not answered yet."""
+    state = ctypes.c_uint8()  # tcpi_state, the first byte of struct tcp_info
+    size = ctypes.c_uint32(ctypes.sizeof(state))
+    failed = _libc().getsockopt(descriptor, socket.IPPROTO_TCP, socket.TCP_INFO, ctypes.byref(state), ctypes.byref(size))
+    return not failed and state.value == _SYN_SENT
 
 
 def option(descriptor: int, level: int, name: int) -> int | None:

@@ -8,12 +8,13 @@ aborted function are kept until their threads are idle.
 
 from __future__ import annotations
 
-import logging
 import os
 import platform
 import threading
 from time import monotonic
 from typing import TYPE_CHECKING
+
+from worker_client.guarded_log import GuardedLog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,7 @@ _THREAD = "pt_gloo_runloop"
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), -1)
 _NEVER = "0x0"  # no timeout: a thread that waits for the GIL, or for another rank, has one
 
-log = logging.getLogger("holdfast")
+log = GuardedLog("holdfast")
 
 _busy: list[object] = []  # groups whose threads never became idle: never dropped
 

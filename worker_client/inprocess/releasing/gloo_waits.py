@@ -48,7 +48,7 @@ class _Watched(NamedTuple):
 
 
 def shut_down_gloo_connections() -> int:
-    """Ends every established connection of Gloo's process groups in this process; returns how many.
+    """Ends every connection of Gloo's process groups in this process, also while it is established; returns how many.
 
     Never blocks and never raises. Returns 0 if there is no Gloo group, or if /proc does not show it.
     """
@@ -64,22 +64,27 @@ def gloo_listeners() -> list[tuple[int, int]]:
     return [(entry.descriptor, entry.inode) for entry in watched if _is_listener(entry)]
 
 
-def hang_up(listeners: Iterable[tuple[int, int]], pairs: int) -> int:
+def hang_up(listeners: Iterable[tuple[int, int]], pairs: int) -> frozenset[int]:
     """Breaks the first `pairs` pairs of each listener (descriptor, inode) that are still awaited.
 
-    Returns how many listeners took it. Never raises.
+    Returns the inodes of the listeners that took all numbers; the others may be tried again. Never raises.
     """
-    count = 0
+    reached: set[int] = set()
     for descriptor, inode in listeners:
         with foreign_sockets.borrowed(descriptor, inode) as own:
             address = None if own is None or not foreign_sockets.listens(own) else foreign_sockets.own_address(own)
-        if address is not None:
-            with contextlib.suppress(OSError):
-                for number in range(min(pairs, PAIRS_MAX)):
-                    with socket.create_connection(address, CONNECT_TIMEOUT_S) as connection:
-                        connection.sendall(_NUMBER.pack(number))
-                count += 1
-    return count
+        if address is not None and all([_break_pair(address, number) for number in range(min(pairs, PAIRS_MAX))]):
+            reached.add(inode)
+    return frozenset(reached)
+
+
+def _break_pair(address: tuple[str, int], number: int) -> bool:
+    try:
+        with socket.create_connection(address, CONNECT_TIMEOUT_S) as connection:
+            connection.sendall(_NUMBER.pack(number))
+    except OSError:  # too slow under load, or no descriptor is left
+        return False
+    return True
 
 
 def _gloo_epolls() -> list[int]:
@@ -151,7 +156,9 @@ def _is_listener(entry: _Watched) -> bool:
 
 def _shut_down(entry: _Watched) -> bool:
     with foreign_sockets.borrowed(entry.descriptor, entry.inode) as own:
-        if own is None or foreign_sockets.listens(own) or foreign_sockets.peer(own) is None:
+        if own is None or foreign_sockets.listens(own):
+            return False
+        if foreign_sockets.peer(own) is None and not foreign_sockets.connects(own):
             return False
         return foreign_sockets.shut_down(own)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import enum
-import logging
 import os
 import random
 import signal
@@ -12,7 +11,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-log = logging.getLogger("holdfast")
+from worker_client.guarded_log import GuardedLog
+
+log = GuardedLog("holdfast")
 
 
 class Fault(enum.Enum):

@@ -7,10 +7,12 @@ import os
 from pathlib import Path
 from typing import cast
 
+from worker_client.guarded_log import GuardedLog
+
 FILE_MODE = 0o600
 LEVEL = logging.INFO  # for the file, whatever the script shows elsewhere
 
-log = logging.getLogger("holdfast.inprocess")
+log = GuardedLog("holdfast.inprocess")
 
 
 class MonitorFiles:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import socket
@@ -53,6 +54,22 @@ def new_pair() -> Iterator[Callable[..., Pair]]:
     yield make
     for pair in made:
         pair.close()
+
+
+def test_a_socket_whose_peer_does_not_answer_is_being_connected_until_it_is_shut_down(new_pair: Callable[..., Pair]):
+    """The kernel drops what comes to a listener whose queue is full."""
+    pair = new_pair()
+    with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+        full.bind((HOST, 0))
+        full.listen(0)
+        first.connect(full.getsockname())
+        second.setblocking(False)
+        assert second.connect_ex(full.getsockname()) == errno.EINPROGRESS
+        assert foreign_sockets.connects(second.fileno())
+        assert not any(foreign_sockets.connects(each.fileno()) for each in (first, full, pair.client))
+        assert foreign_sockets.shut_down(second.fileno())
+        assert not foreign_sockets.connects(second.fileno())
+        assert second.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNRESET
 
 
 def test_a_number_that_was_given_away_is_not_taken_for_the_old_socket(new_pair: Callable[..., Pair]):

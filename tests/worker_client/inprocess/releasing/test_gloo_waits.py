@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import platform
 import select
@@ -105,6 +106,21 @@ def test_a_connection_in_which_gloos_thread_waits_ends_and_its_listener_does_not
     assert shut_down_gloo_connections() == 1
     assert not loop.is_alive()
     assert loop.accepts()
+
+
+def test_a_connection_that_is_being_established_ends_too(new_loop: Callable[..., Loop]):
+    """To a host without power, which answers nothing."""
+    loop = new_loop()
+    with socket.socket() as silent, socket.socket() as filler, socket.socket() as connecting:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        filler.connect(silent.getsockname())
+        connecting.setblocking(False)
+        connecting.connect_ex(silent.getsockname())
+        loop.watch(connecting.fileno())
+        loop.wait_in(GLOO)
+        assert shut_down_gloo_connections() == 2
+        assert connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNRESET
 
 
 def test_all_loops_of_gloo_are_found(new_loop: Callable[..., Loop]):
