@@ -97,7 +97,8 @@ class WrappedNodes:
         """Waits for all ranks of the iteration, which agree about its world size."""
 
         def is_over() -> bool:
-            return any((str(line["cycle"]), int(str(line["iteration"]))) > (cycle, iteration) for line in self.traced("fn"))
+            entered = ((str(line["cycle"]), int(str(line["iteration"]))) for line in self.traced("fn"))
+            return any(each > (cycle, iteration) for each in entered)
 
         def is_decided() -> bool:
             return len(self.entered(iteration, cycle=cycle)) >= world_size or is_over() or not self._runs()

@@ -150,12 +150,12 @@ def test_each_abort_takes_back_what_torch_puts_before_every_line_of_an_error(
     def init_process_group() -> None:
         old_hook = sys.excepthook
 
-        def _distributed_excepthook(*error: Any) -> None:
+        def _distributed_excepthook(*error: object) -> None:
             old_hook(*error)
 
         sys.excepthook = _distributed_excepthook
 
-    def of_the_script(*error: Any) -> None: ...
+    def of_the_script(*error: object) -> None: ...
 
     monkeypatch.setattr(sys, "excepthook", of_the_script)
     for _ in range(2):

@@ -70,7 +70,8 @@ def connects(descriptor: int) -> bool:
     """Returns whether the socket is being connected, to a peer that has not answered yet."""
     state = ctypes.c_uint8()  # tcpi_state, the first byte of struct tcp_info
     size = ctypes.c_uint32(ctypes.sizeof(state))
-    failed = _libc().getsockopt(descriptor, socket.IPPROTO_TCP, socket.TCP_INFO, ctypes.byref(state), ctypes.byref(size))
+    level, name = socket.IPPROTO_TCP, socket.TCP_INFO
+    failed = _libc().getsockopt(descriptor, level, name, ctypes.byref(state), ctypes.byref(size))
     return not failed and state.value == _SYN_SENT
 
 

@@ -73,8 +73,9 @@ def hang_up(listeners: Iterable[tuple[int, int]], pairs: int) -> frozenset[int]:
     for descriptor, inode in listeners:
         with foreign_sockets.borrowed(descriptor, inode) as own:
             address = None if own is None or not foreign_sockets.listens(own) else foreign_sockets.own_address(own)
-        if address is not None and all([_break_pair(address, number) for number in range(min(pairs, PAIRS_MAX))]):
-            reached.add(inode)
+        if address is not None:
+            broken = [_break_pair(address, number) for number in range(min(pairs, PAIRS_MAX))]
+            reached.update({inode} if all(broken) else ())
     return frozenset(reached)
 
 
