@@ -150,7 +150,7 @@ def test_each_abort_takes_back_what_torch_puts_before_every_line_of_an_error(
     def init_process_group() -> None:
         old_hook = sys.excepthook
 
-        def _distributed_excepthook(*error: object) -> None:
+        def _distributed_excepthook(*error: Any) -> None:  # noqa: ANN401
             old_hook(*error)
 
         sys.excepthook = _distributed_excepthook
