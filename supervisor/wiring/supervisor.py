@@ -279,9 +279,11 @@ async def run_job(
     ) as running:
         with registered(folder):
             await running.job_service.submit(spec, request.environment)
-            running.tasks.start_soon(_forward_signals, running.job_service, spec.job_id, request)
+            has_ended = anyio.Event()
+            running.tasks.start_soon(_forward_signals, running.job_service, spec.job_id, request, has_ended)
             running.tasks.start_soon(open_slow_edges, running, spec.job_id)
             job = await running.job_service.wait(spec.job_id)
+            has_ended.set()
     return running.job_service.report(job)
 
 
@@ -328,8 +330,11 @@ async def sweep() -> None:
     await in_thread_if_any(private_dir.sweep)  # Otherwise the next supervisor does it.
 
 
-async def _forward_signals(job_service: JobService, job_id: str, request: RunRequest) -> None:
-    """Passes the launcher's signals on to the job until cancelled."""
+async def _forward_signals(job_service: JobService, job_id: str, request: RunRequest, has_ended: anyio.Event) -> None:
+    """Passes the launcher's signals on to the job until cancelled. Once the job has ended, they are ignored.
+
+    Else one that comes then would replace the job's exit code, and the last events would be lost.
+    """
 
     def on_signal(number: int) -> None:
         try:
@@ -339,4 +344,5 @@ async def _forward_signals(job_service: JobService, job_id: str, request: RunReq
         except HoldfastError:
             return  # It ended by itself in this moment.
 
-    await signal_edge.receive(ignored_signals.forwarded(request.spec.signals_to_handle), on_signal)
+    names = ignored_signals.forwarded(request.spec.signals_to_handle)
+    await signal_edge.receive(names, on_signal, is_ignored_then=has_ended.is_set)

@@ -84,6 +84,32 @@ def test_a_second_signal_ends_a_rank_that_waits_for_its_thread(tmp_path: Path) -
         launch.end()
 
 
+ENDS_WELL = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print("ready", flush=True)
+while True: time.sleep(0.1)
+"""
+
+
+def test_signals_after_the_end_of_a_job_do_not_replace_its_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ENDS_WELL)
+    hook = f"touch {tmp_path}/told; sleep 2"
+    launch = Launch(("--on-event", hook, "--on-event-kinds", "job_succeeded", "train.py"), tmp_path)
+    try:
+        launch.wait_for_output("ready", count=1)
+        launch.process.send_signal(signal.SIGTERM)
+        wait_until((tmp_path / "told").exists, timeout_s=30, what="the event")
+        while launch.process.poll() is None:  # Which of its last steps they meet is not the same each time.
+            launch.process.send_signal(signal.SIGTERM)
+            time.sleep(0.02)
+        assert launch.wait() == 0, launch.explained()
+        assert "succeeded" in launch.holdfast("jobs").stdout
+        assert_nothing_left(launch)
+    finally:
+        launch.end()
+
+
 @pytest.mark.alone
 def test_a_script_with_a_handler_and_the_workers_of_a_data_loader_ends_at_once(tmp_path: Path) -> None:
     """Its helpers get the signal after it: they end as the script tells them, and it does not wait for dead ones."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 
 import anyio
 import pytest
@@ -34,6 +35,17 @@ async def test_each_signal_is_told_and_the_old_handling_comes_back():
         tasks.cancel_scope.cancel()
     assert signal.getsignal(signal.SIGTERM) == before
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
+@pytest.mark.parametrize("is_ignored", [False, True])
+async def test_the_signals_are_ignored_then_if_that_is_asked_for(is_ignored: bool):
+    before = signal.getsignal(signal.SIGTERM)
+    async with anyio.create_task_group() as tasks:
+        receive = partial(signals.receive, ("SIGTERM",), print, is_ignored_then=lambda: is_ignored)
+        await tasks.start(receive)
+        tasks.cancel_scope.cancel()
+    after = signal.signal(signal.SIGTERM, before)
+    assert after == (signal.SIG_IGN if is_ignored else before)
 
 
 async def test_no_names_is_no_signals():
