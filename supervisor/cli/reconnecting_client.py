@@ -18,6 +18,7 @@ from supervisor.ports.reports import JobReport, RecordedEvent, SeenEvents
 
 LOOK_AGAIN_S = 1.0  # whether anything of the job is left, or there is room for the call
 RETURNS_WITHIN_S = 10.0  # it is started again; if nothing of the job is left, it knows how the job has ended
+RETURNS_TO_JOB_WITHIN_S = 60.0  # while processes of the job are left, as --supervisor-return-timeout has it
 
 Say = Callable[[str], None]
 Then = Callable[[NoSupervisorError], Iterable[RecordedEvent]]
@@ -33,12 +34,20 @@ class SteadyClient:
         *,
         say: Say,
         is_left: Callable[[str], bool] = is_live,
+        hides_claims: threading.Event | None = None,
     ) -> None:
-        """`say` is called once each time that the supervisor is away, and once for a refusal that may pass."""
+        """`say` is called once each time that the supervisor is away, and once for a refusal that may pass.
+
+        `hides_claims`: that of another client of this job, which watches it.
+        """
         self._client = client
         self.job_id = job_id
         self._say = say
         self._is_left = is_left
+        # Set once a live job has no claim that this command can see: it has a /tmp of its own, as in a container.
+        self.hides_claims = hides_claims or threading.Event()
+        self._has_looked = False
+        self.waited_s = 0.0  # for the next supervisor, when it was given up
         self._away_told = False
         self._refusal_told = ""
         self._refusals = 0  # in a row, while nothing of the job was left
@@ -76,6 +85,7 @@ class SteadyClient:
                     within_s=within_s,
                 )
                 for told in told_by:
+                    self._look(told)
                     if isinstance(told, RecordedEvent) and this_node:
                         last = told.sequence
                     elif isinstance(told, RecordedEvent) and not seen.is_new(told):
@@ -131,12 +141,20 @@ class SteadyClient:
             except ExhaustedError as error:
                 self._pause(error)
 
+    def _look(self, told: JobReport | RecordedEvent) -> None:
+        """Notes at the first report of a live job whether this command can see that processes of it are left."""
+        if not self._has_looked and isinstance(told, JobReport) and told.exit_code is None:
+            self._has_looked = True
+            if not self._is_left(self.job_id):
+                self.hides_claims.set()
+
     def _pause(self, error: ExhaustedError) -> None:
         """Returns after a moment, in which the supervisor may get room for the call.
 
         Raises `error` if nothing of the job has been left for a while.
         """
-        self._refusals = 0 if self._is_left(self.job_id) else self._refusals + 1
+        is_left = self._is_left(self.job_id) or self.hides_claims.is_set()
+        self._refusals = 0 if is_left else self._refusals + 1
         if self._refusals * LOOK_AGAIN_S > RETURNS_WITHIN_S:
             raise error
         if (why := str(error).removesuffix("; try again")) != self._refusal_told:
@@ -153,12 +171,16 @@ class SteadyClient:
                     f"the supervisor has gone; what has started of job {self.job_id} runs on, and this command waits "
                     "for the next supervisor"
                 )
+            waited_s = LOOK_AGAIN_S
             while not self._client.wait_until_ready(LOOK_AGAIN_S):
-                if not self._is_left(self.job_id):
+                waited_s += LOOK_AGAIN_S
+                may_be_left = self.hides_claims.is_set() and waited_s < RETURNS_TO_JOB_WITHIN_S
+                if not may_be_left and not self._is_left(self.job_id):
                     if not self._client.wait_until_ready(RETURNS_WITHIN_S):
+                        self.waited_s = waited_s + RETURNS_WITHIN_S
                         raise error
                     break
-        self._away_told = False
+        self._away_told, self.waited_s = False, 0.0
         try:
             self._client.job(self.job_id)
         except NotFoundError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -217,6 +218,70 @@ def test_it_gives_up_once_nothing_of_the_job_is_left_or_known(client: Client) ->
     following, said = steady(client, is_left=False)
     with pytest.raises(NoSupervisorError, match="it has gone"):
         list(following.watch(on_note=said.append))
+
+
+class Away(Client):
+    """Leaves once, and is looked for in vain for so long."""
+
+    def __init__(self, away_s: float) -> None:
+        super().__init__(1)
+        self.away_s = away_s
+
+    def wait_until_ready(self, timeout_s: float) -> bool:
+        self.away_s -= timeout_s
+        return self.away_s < 0
+
+
+def test_a_command_that_can_t_see_the_processes_of_a_job_waits_as_long_as_they_may_be_left() -> None:
+    """It has a /tmp of its own, in a container or under Slurm, so that it sees no claim even while the job runs."""
+    following, said = steady(Away(30.0), is_left=False)
+    events = [each.sequence for each in following.watch(on_note=said.append) if isinstance(each, RecordedEvent)]
+    assert events == [1, 2, 3, 4, 5]
+    beside = SteadyClient(
+        Away(30.0),  # pyright: ignore[reportArgumentType]
+        "j",
+        say=said.append,
+        is_left=lambda _: False,
+        hides_claims=following.hides_claims,
+    )
+    assert b"".join(piece.data for piece in beside.logs(LogChoice(), on_note=said.append)) == b"abcdef"
+
+
+def test_such_a_command_gives_up_once_nothing_can_be_left_and_knows_how_long_it_has_waited() -> None:
+    following, said = steady(Away(3600.0), is_left=False)
+    with pytest.raises(NoSupervisorError):
+        list(following.watch(on_note=said.append))
+    assert following.waited_s == 70.0
+
+
+def test_a_command_that_sees_the_processes_of_a_job_does_not_wait_once_they_have_ended() -> None:
+    left = [True]
+    client, said = Away(3600.0), list[str]()
+    following = SteadyClient(client, "j", say=said.append, is_left=lambda _: left[0])  # pyright: ignore[reportArgumentType]
+
+    def ends(told: object) -> None:
+        left[0] = isinstance(told, JobReport)
+
+    with pytest.raises(NoSupervisorError):
+        deque(map(ends, following.watch(on_note=said.append)))
+    assert following.waited_s == 12.0
+
+
+def test_such_a_command_goes_on_asking_a_full_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconnecting_client, "LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(reconnecting_client, "RETURNS_WITHIN_S", 0.1)
+    refusals = [ExhaustedError("cannot answer: full")] * 20
+
+    def watch(*_: object, **__: object) -> Iterator[JobReport | RecordedEvent]:
+        yield JobReport("j", JobState.RUNNING, 1)
+        if refusals:
+            raise refusals.pop()
+        yield RecordedEvent("j", 1, 0, "k", "r")
+
+    client = Client(0)
+    client.watch = watch
+    following, said = steady(client, is_left=False)
+    assert [each.kind for each in following.watch(on_note=said.append) if isinstance(each, RecordedEvent)] == ["k"]
 
 
 def test_the_last_lines_alone_can_t_be_gone_on_with() -> None:
