@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import sys
 import threading
@@ -31,7 +32,7 @@ from supervisor.ports.reports import JobReport, RecordedEvent
 
 _PREFIXES = {Weight.FAULT: "warning: ", Weight.LOSS: "error: "}  # as the log of a private supervisor has them
 Hear = Callable[[RecordedEvent], None]
-LAST_OUTPUT_TIMEOUT_S = 5.0  # for what the ranks wrote last, after the job has ended
+LAST_OUTPUT_TIMEOUT_S = 5.0  # after the job has ended: without a byte more of what the ranks wrote last
 _STDIN_LOST = (
     "stdin does not reach the ranks that the node's supervisor starts; let the script read a file, and name it among "
     "the script's arguments"
@@ -53,32 +54,31 @@ def run_on_node(request: RunRequest, directory: Path, held: Path) -> int:
         # The listener is another process: it is started before gRPC has threads, which a fork would disturb.
         listener = _listener(request, stack)
         client = stack.enter_context(ControlClient(directory / CONTROL_SOCKET, reached_by=held / CONTROL_SOCKET))
-        submission = Submission(
-            client,
-            spec,
-            request.environment,
-            say=tell,
-            is_interrupted=lambda: not forwarded.isdisjoint(signal.sigpending()),
-        )
+        submission = Submission(client, spec, request.environment, say=tell)
+        steady = SteadyClient(client, spec.job_id, say=tell)
+        forwarding = threading.Thread(target=_forward, args=(steady, submission, forwarded, request), daemon=True)
+        forwarding.start()  # before the submission, which a signal gives up
         try:
             job_id = submission.submit()
         except UnknownStartError:
             raise  # The signals stay blocked: one that waits would end this process, and replace its exit code.
         except HoldfastError:
+            if (number := submission.stopped_by) is not None:
+                forwarding.join()  # It has sent the signal again: nothing has started, so it ends this process.
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            if number is not None:
+                sys.exit(128 + number)  # Here, the signal is ignored, as in the background of a script.
             raise
         tell(f"job {job_id} runs under the node's supervisor in {directory}")
         if standard_streams.stdin_has_data():
             tell(f"warning: {_STDIN_LOST}")
-        steady = SteadyClient(client, job_id, say=tell)
-        threading.Thread(target=_forward, args=(steady, submission, forwarded, request), daemon=True).start()
         first = FirstCycle(request.warnings)
         hear = _heard(spec, (submission.hear, lambda event: first.hear(event.kind), *listener), stack)
         report = _attend(client, steady, hear)
         while submission.submit_again(report):
             report = _attend(client, steady, hear)
         if report is None or report.exit_code is None:
-            raise NoSupervisorError(_unknown_end(job_id, directory, has_begun=submission.has_begun))
+            raise NoSupervisorError(_unknown_end(steady, directory, has_begun=submission.has_begun))
         secrets = secret_values(spec.command, request.environment)
         is_shown = shows_errors(spec)
         tell_failure(report, lambda choice: client.logs(job_id, choice, this_node=True), secrets, is_shown=is_shown)
@@ -87,26 +87,33 @@ def run_on_node(request: RunRequest, directory: Path, held: Path) -> int:
 
 def _attend(client: ControlClient, steady: SteadyClient, hear: Hear) -> JobReport | None:
     """Shows what the ranks print and what happens, until the job has ended; see `_follow`."""
-    shown = SteadyClient(client, steady.job_id, say=_unsaid)
-    ended = threading.Event()
-    output = threading.Thread(target=show_output, args=(shown, ended), daemon=True)
+    shown = SteadyClient(client, steady.job_id, say=_unsaid, hides_claims=steady.hides_claims)
+    ended, moves = threading.Event(), threading.Event()
+    output = threading.Thread(target=show_output, args=(shown, ended, moves), daemon=True)
     output.start()
     report = _follow(steady, hear)
     ended.set()
-    output.join(LAST_OUTPUT_TIMEOUT_S)
+    moves.set()
+    while output.is_alive() and moves.is_set():
+        moves.clear()
+        output.join(LAST_OUTPUT_TIMEOUT_S)
+    if output.is_alive() and report is not None and report.exit_code is not None:
+        tell(f"not all that the ranks printed is shown; holdfast logs {steady.job_id} shows it")
     return report
 
 
-def _unknown_end(job_id: str, directory: Path, *, has_begun: bool) -> str:
+def _unknown_end(steady: SteadyClient, directory: Path, *, has_begun: bool) -> str:
+    job_id = steady.job_id
     if not has_begun:
         return (
             f"cannot tell how job {job_id} has ended: its supervisor in {directory} has gone before it reported the "
             f"start of a worker, and no other supervisor has the job; start it again once holdfast nodes shows one"
         )
+    next_one = f"none came back within {steady.waited_s:g} s" if steady.waited_s else "the next one does not have it"
+    left = "; this command can't see from its own /tmp whether ranks are left" if steady.hides_claims.is_set() else ""
     return (
-        f"cannot tell how job {job_id} has ended: its supervisor in {directory} has gone, and none came back "
-        f"within the daemon's --supervisor-return-timeout, after which its workers are ended; see holdfast "
-        f"logs {job_id}, and holdfast events {job_id}"
+        f"cannot tell how job {job_id} has ended: its supervisor in {directory} has gone, and {next_one}{left}; see "
+        f"holdfast logs {job_id}, and holdfast events {job_id}"
     )
 
 
@@ -141,7 +148,7 @@ def _follow(client: SteadyClient, hear: Hear) -> JobReport | None:
     """
     last: JobReport | None = None
     stop_reason = before = ""
-    with suppress(NoSupervisorError):
+    with suppress(NoSupervisorError, NotFoundError):  # NotFoundError: the next supervisor answers, without the job.
         for told in client.watch(on_note=_unsaid, this_node=True):
             if isinstance(told, JobReport):
                 last = told
@@ -166,9 +173,12 @@ def _unsaid(note: str) -> None:
 
 
 def _forward(client: SteadyClient, submission: Submission, numbers: set[signal.Signals], request: RunRequest) -> None:
+    """Passes each signal on as a stop, once the submission in progress is answered or given up."""
     while True:
         number = signal.sigwait(numbers)
-        submission.stop()
+        if not submission.stop(number):
+            os.kill(os.getpid(), number)  # Nothing has started: it waits until this process takes its signals again.
+            return
         try:
             grace_s = interrupted_grace_s(request, number) if standard_streams.stdin_is_terminal() else None
             reason = f"holdfast run got {signal.Signals(number).name}"
@@ -177,13 +187,16 @@ def _forward(client: SteadyClient, submission: Submission, numbers: set[signal.S
             tell(str(error))
 
 
-def show_output(client: SteadyClient, ended: threading.Event) -> None:
-    """Prints what the ranks print until the job's end. A refusal is told, and tried again until after `ended`."""
+def show_output(client: SteadyClient, ended: threading.Event, moves: threading.Event) -> None:
+    """Prints what the ranks print until the job's end. A refusal is told, and tried again until after `ended`.
+
+    Sets `moves` whenever the reader has taken a part.
+    """
     told = ""
     while True:
         is_last = ended.is_set()
         try:
-            _print_output(client)
+            _print_output(client, moves)
             return
         except (NoSupervisorError, NotFoundError):
             return  # The job's end.
@@ -202,10 +215,13 @@ def show_output(client: SteadyClient, ended: threading.Event) -> None:
             return
 
 
-def _print_output(client: SteadyClient) -> None:
+def _print_output(client: SteadyClient, moves: threading.Event) -> None:
     line = standard_streams.console_line()
     for piece in client.logs(LogChoice(), on_note=_unsaid, this_node=True):
         number = 2 if piece.is_stderr else 1
-        standard_streams.write_bytes(number, piece.data, wait_s=None)
+        for start in range(0, len(piece.data), standard_streams.PIPE_BYTES):
+            part = piece.data[start : start + standard_streams.PIPE_BYTES]
+            standard_streams.write_bytes(number, part, wait_s=None)
+            moves.set()
         if piece.data:
             line.printed(number, piece.data[-1])

@@ -5,7 +5,7 @@ nothing of the job has run, and the next one does not know it: the job is submit
 
 A supervisor that does not answer in time may have the job all the same, and so may the spawner of a lost one. They are
 asked and waited for until that is known: else a scheduler would start the job elsewhere, and two runs would write the
-same checkpoints.
+same checkpoints. A signal gives up a call that waits, but the supervisor is still asked once whether it has the job.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
+from supervisor.cli.reconnecting_client import RETURNS_TO_JOB_WITHIN_S, RETURNS_WITHIN_S
 from supervisor.config.job_spec import JobSpec
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.processes.job_claims import is_live
@@ -21,19 +22,23 @@ from supervisor.errors import AlreadyExistsError, HoldfastError, NoSupervisorErr
 from supervisor.ports.reports import JobReport, RecordedEvent
 
 ATTEMPTS_MAX = 5  # a job over which each supervisor is lost must not be submitted again and again
-RETURNS_WITHIN_S = 10.0  # the next supervisor, once a submission had no answer
-RETURNS_TO_JOB_WITHIN_S = 60.0  # while processes of the job are left, as --supervisor-return-timeout has it
 ANSWERS_WITHIN_S = 30.0  # a supervisor that has let a submission's deadline pass
+STOPPED_ANSWERS_WITHIN_S = 2.0  # after a signal, which a person or a scheduler follows up soon
 FREE_WITHIN_S = 30.0  # the job's id: a lost supervisor's spawner ends once it has loaded what the script imports
 LOOK_AGAIN_S = 0.1
+LOOK_FOR_NEXT_S = 1.0  # whether a stop was asked for while the next supervisor is waited for
 
 
 class UnknownStartError(HoldfastError):
     """The job may have started. A scheduler must not start a second one elsewhere, whatever signal came meanwhile."""
 
 
+class StoppedError(HoldfastError):
+    """A stop was asked for before the job was submitted: nothing has started."""
+
+
 class Submission:
-    """One job that is submitted until it has begun. `stop` may be called from another thread."""
+    """One job that is submitted until it has begun. `stop` is called from another thread."""
 
     def __init__(
         self,
@@ -42,24 +47,32 @@ class Submission:
         environment: Mapping[str, str],
         *,
         say: Callable[[str], None],
-        is_interrupted: Callable[[], bool],
         is_left: Callable[[str], bool] = is_live,
     ) -> None:
-        """`is_interrupted` tells whether a signal waits that nobody has taken yet."""
         self._client = client
         self._spec = spec
         self._environment = environment
         self._say = say
-        self._is_interrupted = is_interrupted
         self._is_left = is_left
         self._attempts = 0
         self._since_ns = Clock().unix_ns()
         self._stop_asked = threading.Event()
+        self._given_up = threading.Event()  # the call in progress
+        self._settling = threading.Lock()  # held until it is known whether a supervisor has the job
+        self._is_submitted = False
+        self.stopped_by: int | None = None  # the first signal
         self.has_begun = False
 
-    def stop(self) -> None:
-        """Lets no further submission start the job: a person wants its end."""
+    def stop(self, number: int) -> bool:
+        """Lets no further submission start the job: signal `number` wants its end.
+
+        Returns whether a supervisor may have the job, once a submission in progress is answered or given up.
+        """
+        self.stopped_by = number if self.stopped_by is None else self.stopped_by
         self._stop_asked.set()
+        self._given_up.set()
+        with self._settling:
+            return self._is_submitted
 
     def hear(self, event: RecordedEvent) -> None:
         """Takes in what happened to the job."""
@@ -67,80 +80,143 @@ class Submission:
 
     def submit(self) -> str:
         """Submits the job, again if the supervisor is lost before it answers. Returns its id. Raises HoldfastError."""
-        free_by_s = Clock().now_s() + FREE_WITHIN_S
-        while True:
-            try:
-                return self._submit_once()
-            except NoSupervisorError:
-                if not self._may_try_again() or not self._comes_back():
-                    raise
-                if self._is_taken_over():  # the answer alone was lost
-                    return self._spec.job_id
-                free_by_s = Clock().now_s() + FREE_WITHIN_S
-            except AlreadyExistsError:
-                is_ours = self._attempts > 1  # what is left of the submission before
-                if not is_ours or Clock().now_s() >= free_by_s or self._stop_asked.wait(LOOK_AGAIN_S):
-                    raise
-                self._attempts -= 1
+        with self._settling:
+            return self._submit()
 
     def submit_again(self, last: JobReport | None) -> bool:
-        """Submits the job again if it is lost and has not begun. `last`: what its supervisor said last of it."""
-        if self.has_begun or not self._may_try_again() or (last is not None and last.exit_code is not None):
-            return False
-        if not self._client.wait_until_ready(LOOK_AGAIN_S) or self._is_taken_over():
-            return False
-        self._say(f"the supervisor has gone before job {self._spec.job_id} began; the next one gets the job")
-        self.submit()
-        return True
+        """Submits the job again if it is lost and has not begun. Returns whether a supervisor has it now.
 
-    def _may_try_again(self) -> bool:
-        return self._attempts < ATTEMPTS_MAX and not self._stop_asked.is_set()
+        `last`: what its supervisor said last of it. Raises HoldfastError.
+        """
+        with self._settling:
+            if self.has_begun or (last is not None and last.exit_code is not None):
+                return False
+            if self._attempts >= ATTEMPTS_MAX or self._stop_asked.is_set() or not self._comes_back():
+                return False
+            if self._is_taken_over(Clock().now_s() + FREE_WITHIN_S):
+                self._attempts += 1
+                return True
+            if self._stop_asked.is_set():
+                return False
+            self._say(f"the supervisor has gone before job {self._spec.job_id} began; the next one gets the job")
+            try:
+                self._submit()
+            except StoppedError:
+                return False
+            except AlreadyExistsError as error:
+                refusal = HoldfastError(str(error))  # Not the id of a job that this command may join as another node.
+                refusal.exit_code = error.exit_code
+                raise refusal from error
+            return True
+
+    def _submit(self) -> str:
+        free_by_s = Clock().now_s() + FREE_WITHIN_S
+        while True:
+            if self._stop_asked.is_set():
+                raise StoppedError(f"cannot start job {self._spec.job_id}: this command was stopped; start it again")
+            try:
+                job_id = self._submit_once()
+                break
+            except NoSupervisorError:
+                if self._attempts >= ATTEMPTS_MAX or not self._comes_back():
+                    raise
+                free_by_s = Clock().now_s() + FREE_WITHIN_S
+                is_taken_over = self._is_taken_over(free_by_s)  # the answer alone was lost
+            except AlreadyExistsError:
+                if self._attempts == 1:
+                    raise
+                is_taken_over = self._is_taken_over(free_by_s)  # else it is what is left of the submission before
+                if not is_taken_over and (Clock().now_s() >= free_by_s or self._stop_asked.wait(LOOK_AGAIN_S)):
+                    raise
+                self._attempts -= 1
+            if is_taken_over:
+                job_id = self._spec.job_id
+                break
+        self._is_submitted = True
+        return job_id
 
     def _submit_once(self) -> str:
         self._attempts += 1
         try:
-            return self._client.submit(self._spec, self._environment)
+            return self._client.submit(self._spec, self._environment, given_up=self._until_stopped())
         except DeadlineExceededError as error:
             if not self._has_arrived(error):
                 raise  # It has read that we gave up, and starts nothing.
             return self._spec.job_id
 
+    def _until_stopped(self) -> threading.Event:
+        """Returns what gives up the next call: a stop does."""
+        self._given_up = given_up = threading.Event()
+        if self._stop_asked.is_set():
+            given_up.set()
+        return given_up
+
     def _has_arrived(self, error: DeadlineExceededError) -> bool:
         """Returns whether the supervisor has the job, although it was silent. Raises HoldfastError if it stays so."""
-        job_id, until_s = self._spec.job_id, Clock().now_s() + ANSWERS_WITHIN_S
-        self._say(
-            f"{str(error).removesuffix('; try again')}; it is asked for up to {ANSWERS_WITHIN_S:g} s more whether it "
-            f"has job {job_id}"
-        )
-        while (left_s := until_s - Clock().now_s()) > 0:
+        if not self._stop_asked.is_set():
+            self._say(
+                f"{str(error).removesuffix('; try again')}; it is asked for up to {ANSWERS_WITHIN_S:g} s more whether "
+                f"it has job {self._spec.job_id}"
+            )
+        report = self._job(Clock().now_s() + ANSWERS_WITHIN_S)
+        return report is not None and self._is_ours(report)
+
+    def _is_taken_over(self, by_s: float) -> bool:
+        """Returns whether the supervisor that answers now has this job, and not another one of the same id.
+
+        Raises UnknownStartError if none says so in time, NoSupervisorError if none comes back.
+        """
+        by_s = max(by_s, Clock().now_s() + STOPPED_ANSWERS_WITHIN_S)
+        while True:
+            is_stopped = self._stop_asked.is_set()
             try:
-                report = self._client.job(job_id, within_s=min(left_s, CALL_TIMEOUT_S))
-                return report.submitted_at_ns >= self._since_ns
+                report = self._job(by_s)  # answered once the jobs of the supervisor before it are taken over
+                return report is not None and self._is_ours(report) and not report.state.has_ended
+            except NoSupervisorError:
+                if not self._comes_back():
+                    raise
+                if is_stopped or Clock().now_s() + LOOK_AGAIN_S >= by_s:
+                    raise self._unknown_start("goes again and again") from None
+                self._stop_asked.wait(LOOK_AGAIN_S)
+
+    def _is_ours(self, report: JobReport) -> bool:
+        return report.submitted_at_ns >= self._since_ns
+
+    def _job(self, until_s: float) -> JobReport | None:
+        """Returns the job of this id that the supervisor knows, if any. Asks until then; after a stop, once more.
+
+        Raises UnknownStartError if it does not answer. `until_s` is later than now.
+        """
+        while True:
+            is_stopped = self._stop_asked.is_set()
+            within_s = min(until_s - Clock().now_s(), CALL_TIMEOUT_S)
+            try:
+                if is_stopped:
+                    return self._client.job(self._spec.job_id, within_s=min(within_s, STOPPED_ANSWERS_WITHIN_S))
+                return self._client.job(self._spec.job_id, within_s=within_s, given_up=self._until_stopped())
             except NotFoundError:
-                return False
+                return None
             except NoSupervisorError:
                 raise
             except HoldfastError:  # still silent, or it has no room for the call
-                if self._shall_end():
-                    break
-                threading.Event().wait(LOOK_AGAIN_S)
-        raise self._unknown_start("does not answer")
+                if is_stopped or Clock().now_s() + LOOK_AGAIN_S >= until_s:
+                    raise self._unknown_start("does not answer") from None
+                self._stop_asked.wait(LOOK_AGAIN_S)
 
     def _comes_back(self) -> bool:
         """Returns whether the next supervisor answers. It is waited for longer while processes of the job are left.
 
-        Raises UnknownStartError if they are left after that.
+        A stop ends the wait. Raises UnknownStartError if processes are left then.
         """
-        until_s = Clock().now_s() + RETURNS_TO_JOB_WITHIN_S
-        while not self._client.wait_until_ready(RETURNS_WITHIN_S):
-            if not self._is_left(self._spec.job_id):
+        waited_s = 0.0
+        while not self._client.wait_until_ready(LOOK_FOR_NEXT_S):
+            waited_s += LOOK_FOR_NEXT_S
+            is_left = self._is_left(self._spec.job_id)
+            if self._stop_asked.is_set() or waited_s >= (RETURNS_TO_JOB_WITHIN_S if is_left else RETURNS_WITHIN_S):
+                if is_left:
+                    raise self._unknown_start("has gone, and none came back")
                 return False
-            if self._shall_end() or Clock().now_s() >= until_s:
-                raise self._unknown_start("has gone, and none came back")
         return True
-
-    def _shall_end(self) -> bool:
-        return self._stop_asked.is_set() or self._is_interrupted()
 
     def _unknown_start(self, why: str) -> UnknownStartError:
         job_id = self._spec.job_id
@@ -150,12 +226,3 @@ class Submission:
         )
         unknown.exit_code = self._spec.restart.no_restart_exit_code
         return unknown
-
-    def _is_taken_over(self) -> bool:
-        """Returns whether the supervisor that answers now has this job, and not another one of the same id."""
-        job_id = self._spec.job_id
-        try:
-            self._client.job(job_id)  # answered once the jobs of the supervisor before it are taken over
-            return any(each.job_id == job_id and each.submitted_at_ns >= self._since_ns for each in self._client.jobs())
-        except HoldfastError:
-            return False

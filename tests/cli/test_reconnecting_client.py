@@ -272,7 +272,7 @@ def test_such_a_command_goes_on_asking_a_full_supervisor(monkeypatch: pytest.Mon
     monkeypatch.setattr(reconnecting_client, "RETURNS_WITHIN_S", 0.1)
     refusals = [ExhaustedError("cannot answer: full")] * 20
 
-    def watch(*_: object, **__: object) -> Iterator[JobReport | RecordedEvent]:
+    def watch(*_: object, **__: object) -> Generator[JobReport | RecordedEvent]:
         yield JobReport("j", JobState.RUNNING, 1)
         if refusals:
             raise refusals.pop()

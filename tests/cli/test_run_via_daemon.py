@@ -1,16 +1,20 @@
 """The supervisor refuses the output of a job that it runs: is that told, and is the output shown once it does not?
 
-And does all of it reach a reader that is slow, whatever others have set for the descriptor?
+And does all of it reach a reader that is slow, whatever others have set for the descriptor? What does a signal do while
+a job is submitted, and what becomes of a job that the next supervisor does not know?
 """
 
 from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -55,7 +59,7 @@ class Client:
 
 
 def shown_by(client: Client, ended: threading.Event, capfd: pytest.CaptureFixture[str]) -> tuple[str, str]:
-    show_output(steady_of(client), ended)
+    show_output(steady_of(client), ended, threading.Event())
     shown = capfd.readouterr()
     return shown.out, shown.err
 
@@ -107,7 +111,8 @@ def test_a_reader_that_starts_late_gets_each_byte_through_a_pipe_that_does_not_b
     stdout = os.dup(1)
     os.dup2(writer, 1)
     os.close(writer)
-    showing = threading.Thread(target=show_output, args=(steady_of(Client(output=output)), threading.Event()))
+    events = threading.Event(), threading.Event()
+    showing = threading.Thread(target=show_output, args=(steady_of(Client(output=output)), *events))
     showing.start()
     received = bytearray()
     try:
@@ -123,36 +128,160 @@ def test_a_reader_that_starts_late_gets_each_byte_through_a_pipe_that_does_not_b
     assert capfd.readouterr().err == ""
 
 
-SILENT_DAEMON = """
-import os, signal, sys
+FAKE_DAEMON = """
+import os, signal, sys, threading, time
 from contextlib import contextmanager
 from pathlib import Path
-from supervisor.cli import main, run, run_via_daemon, submission
+from supervisor.cli import main, run, run_via_daemon
+from supervisor.core.facts import JobState
+from supervisor.edges.machine.clock import Clock
 from supervisor.edges.operators.control_client import DeadlineExceededError
+from supervisor.edges.operators.log_follower import LogPiece
+from supervisor.errors import NotFoundError
+from supervisor.ports.reports import JobReport
+
+def silent(*_, within_s=0.0, **__):
+    time.sleep(within_s)
+    raise DeadlineExceededError("cannot ask the supervisor at /s: no answer in time; try again")
+
+def missing(*_, **__):
+    raise NotFoundError("cannot show job j: there is no such job here")
+
+def report(exit_code):
+    state = JobState.RUNNING if exit_code is None else JobState.STOPPED
+    return JobReport("j", state, Clock().unix_ns(), exit_code=exit_code)
 
 class Client:
     socket_path = Path("/s")
     def __init__(self, *_, **__): pass
     def __enter__(self): return self
     def __exit__(self, *_): pass
-    def submit(self, *_):
-        os.kill(os.getpid(), signal.SIGTERM)
-        self.job("j")
-    def job(self, *_, **__):
-        raise DeadlineExceededError("cannot ask the supervisor at /s: no answer within 10 s; try again")
+    def wait_until_ready(self, timeout_s): return True
+    def submit(self, spec, *_, **__): return spec.job_id
+    def job(self, *_, **__): missing()
+    def watch(self, *_, **__): yield report(0)
+    def logs(self, *_, **__): yield from ()
 
 @contextmanager
 def found(_):
     yield Path("/s"), Path("/s")
 
-run_via_daemon.ControlClient = Client
+{daemon}
+run_via_daemon.ControlClient = Daemon
 run._nodes_supervisor = found
 sys.exit(main(["run", "--job-id", "j", "--no-python", "true"]))
 """
 
 
+def command_under(daemon: str) -> list[str]:
+    return [sys.executable, "-c", FAKE_DAEMON.replace("{daemon}", daemon)]
+
+
+SIGNALLED = """
+class Daemon(Client):
+    def submit(self, *_, **__):
+        os.kill(os.getpid(), signal.SIGTERM)
+        silent()
+    job = silent
+"""
+
+
 def test_a_signal_that_comes_while_a_daemon_is_silent_does_not_replace_the_exit_code() -> None:
     """It would have a scheduler start the job elsewhere, which this daemon may have started."""
-    ended = subprocess.run([sys.executable, "-c", SILENT_DAEMON], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command_under(SIGNALLED), capture_output=True, text=True, timeout=60)
     assert ended.returncode == 93
     assert "holdfast: cannot tell whether job j has started: the supervisor at /s does not answer; " in ended.stderr
+
+
+GIVEN_UP = """
+class Daemon(Client):
+    stopped = threading.Event()
+    def submit(self, *_, given_up=threading.Event()):
+        print("submitting", flush=True)
+        given_up.wait(20)
+        silent()
+    def job(self, *_, **others):
+        return {answer}
+    def watch(self, *_, **__):
+        yield report(None)
+        self.stopped.wait(20)
+        yield report(7)
+    def stop(self, *_, signal, **__):
+        print("stop", signal, flush=True)
+        self.stopped.set()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("answer", "stops", "code"), [("missing()", 0, 0), ("report(None)", 1, 7), ("silent(**others)", 0, 93)]
+)
+def test_a_signal_gives_up_a_submission_that_waits(answer: str, stops: int, code: int, number: int) -> None:
+    """Without a job, the signal ends the command; 93 if it is not known whether there is one."""
+    command = command_under(GIVEN_UP.replace("{answer}", answer))
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    assert running.stdout.readline() == "submitting\n"
+    began_s = time.monotonic()
+    running.send_signal(number)
+    out, errors = running.communicate(timeout=60)
+    assert time.monotonic() - began_s < 6.0, "a silent daemon has 2 s"
+    ended = running.returncode if running.returncode >= 0 else 128 - running.returncode
+    assert ended == (code or 128 + number), errors
+    assert out == f"stop {number}\n" * stops
+
+
+FORGETFUL = """
+class Daemon(Client):
+    watches = 0
+    def submit(self, spec, *_, **__):
+        print("submitted", flush=True)
+        return spec.job_id
+    def watch(self, *_, **__):
+        Daemon.watches += 1
+        if Daemon.watches == 1:
+            missing()
+        yield report(0)
+"""
+
+
+def test_a_job_that_the_next_supervisor_does_not_know_is_submitted_to_it() -> None:
+    """A supervisor was lost within milliseconds, and the next one answers the call that waited in its socket."""
+    ended = subprocess.run(command_under(FORGETFUL), capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "submitted\n" * 2), ended.stderr
+
+
+FLOOD = """
+run_via_daemon.LAST_OUTPUT_TIMEOUT_S = {limit_s}
+class Daemon(Client):
+    def logs(self, *_, **__):
+        yield LogPiece(0, 0, False, b"x" * 400_000)
+"""
+LOST = "holdfast: not all that the ranks printed is shown; holdfast logs j shows it\n"
+
+
+def test_output_that_nobody_takes_after_the_end_of_the_job_is_told(tmp_path: Path) -> None:
+    with (tmp_path / "err").open("w+") as errors:
+        running = subprocess.Popen(
+            command_under(FLOOD.replace("{limit_s}", "0.1")), stdout=subprocess.PIPE, stderr=errors
+        )
+        assert running.wait(60) == 0
+        running.communicate()
+        errors.seek(0)
+        assert errors.read().count(LOST) == 1
+
+
+def test_a_slow_reader_gets_all_of_it(tmp_path: Path) -> None:
+    command = command_under(FLOOD.replace("{limit_s}", "1.0"))
+    with (
+        (tmp_path / "err").open("w+") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, bufsize=0) as running,
+    ):
+        assert running.stdout is not None
+        received = 0
+        while part := running.stdout.read(8192):
+            received += len(part)
+            time.sleep(0.05)  # 2.5 s in all
+        assert (received, running.wait(60)) == (400_000, 0)
+        errors.seek(0)
+        assert LOST not in errors.read()

@@ -5,13 +5,21 @@ And one that does not answer in time: does anybody start the job elsewhere while
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import signal
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from supervisor.cli import submission
-from supervisor.cli.submission import ATTEMPTS_MAX, Submission, UnknownStartError
+from supervisor.cli.submission import (
+    ATTEMPTS_MAX,
+    STOPPED_ANSWERS_WITHIN_S,
+    StoppedError,
+    Submission,
+    UnknownStartError,
+)
 from supervisor.config import JobSpec
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.clock import Clock
@@ -37,45 +45,68 @@ class Client:
         self.live: list[JobReport] = []
         self.asked_within_s: list[float] = []
         self.unanswered: list[HoldfastError] = []  # instead of the first answers on the job
+        self.on_call: Callable[[], object] = int  # at each submission, and at each question about the job
+        self.absences = 0  # how often the next supervisor is looked for in vain
 
-    def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
+    def submit(self, spec: JobSpec, environment: Mapping[str, str], *, given_up: threading.Event) -> str:
         self.submitted += 1
+        self.on_call()
         if (answer := self.answers.pop(0)) is not None:
             raise answer
         return spec.job_id
 
     def wait_until_ready(self, timeout_s: float) -> bool:
-        return self.comes_back
+        self.absences -= 1
+        return self.comes_back and self.absences < 0
 
-    def job(self, job_id: str, *, within_s: float = 10.0) -> JobReport:
+    def job(self, job_id: str, *, within_s: float = 10.0, given_up: threading.Event | None = None) -> JobReport:
         self.asked_within_s.append(within_s)
+        self.on_call()
         if self.unanswered:
             raise self.unanswered.pop(0)
         if not self.live:
             raise NotFoundError(f"cannot show job {job_id}: there is no such job here")
         return self.live[0]
 
-    def jobs(self) -> list[JobReport]:
-        return self.live
 
-
-def submission_to(
-    client: Client, *, is_interrupted: bool = False, is_left: bool = False
-) -> tuple[Submission, list[str]]:
+def submission_to(client: Client, *, is_left: bool = False) -> tuple[Submission, list[str]]:
     said: list[str] = []
     submission = Submission(
         client,  # pyright: ignore[reportArgumentType]
         SPEC,
         {},
         say=said.append,
-        is_interrupted=lambda: is_interrupted,
         is_left=lambda _: is_left,
     )
     return submission, said
 
 
+class Signal:
+    """A SIGTERM that another thread takes at the first call to the supervisor."""
+
+    def __init__(self, job: Submission, client: Client) -> None:
+        self.has_job: list[bool] = []  # what the stop returned
+        self._client = client
+        self._taking = threading.Thread(target=lambda: self.has_job.append(job.stop(signal.SIGTERM)))
+        self._job = job
+        client.on_call = self._come
+
+    def join(self) -> None:
+        self._taking.join(10)
+
+    def _come(self) -> None:
+        self._client.on_call = int
+        self._taking.start()
+        self._job._stop_asked.wait(10)  # pyright: ignore[reportPrivateUsage]
+
+
 def report(exit_code: int | None = None, *, submitted_at_ns: int = 1) -> JobReport:
-    return JobReport("j", JobState.FAILED, submitted_at_ns, exit_code=exit_code)
+    state = JobState.RUNNING if exit_code is None else JobState.FAILED
+    return JobReport("j", state, submitted_at_ns, exit_code=exit_code)
+
+
+def ours() -> JobReport:
+    return report(submitted_at_ns=Clock().unix_ns())
 
 
 def test_a_lost_submission_is_repeated_at_the_next_supervisor_with_a_sentence():
@@ -101,10 +132,104 @@ def test_a_job_that_has_begun_or_ended_is_never_started_a_second_time():
 def test_a_job_that_the_next_supervisor_has_is_left_with_it():
     client = Client(GONE)
     job, _ = submission_to(client)
-    client.live = [report(submitted_at_ns=Clock().unix_ns())]
+    client.live = [ours()]
     assert job.submit() == "j"
-    assert not job.submit_again(None)
+    assert job.submit_again(None), "it is followed there"
     assert client.submitted == 1
+
+
+def test_a_job_that_each_supervisor_has_and_none_shows_is_not_followed_again_and_again():
+    client = Client(None)
+    job, _ = submission_to(client)
+    client.live = [ours()]
+    job.submit()
+    assert sum(job.submit_again(None) for _ in range(2 * ATTEMPTS_MAX)) == ATTEMPTS_MAX - 1
+
+
+def test_the_next_supervisor_is_waited_for_before_the_job_is_submitted_again():
+    client = Client(None, None)
+    job, _ = submission_to(client)
+    job.submit()
+    client.absences = 2
+    assert job.submit_again(None)
+    assert client.submitted == 2
+
+
+@pytest.mark.parametrize("answer", [SILENT, TAKEN])
+def test_a_supervisor_that_is_slow_to_say_that_it_has_the_job_is_asked_until_it_does(
+    monkeypatch: pytest.MonkeyPatch, answer: HoldfastError
+):
+    monkeypatch.setattr(submission, "LOOK_AGAIN_S", 0.0)
+    client = Client(GONE, TAKEN, TAKEN)
+    job, _ = submission_to(client)
+    client.live = [ours()]
+    client.unanswered = [SILENT] if answer is SILENT else [NotFoundError("cannot show job j: not yet")]
+    assert job.submit() == "j"
+    assert client.submitted == (1 if answer is SILENT else 2)
+
+
+def test_a_job_of_which_no_supervisor_says_whether_it_has_it_is_not_started_elsewhere(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(submission, "FREE_WITHIN_S", 0.05)
+    monkeypatch.setattr(submission, "STOPPED_ANSWERS_WITHIN_S", 0.05)
+    monkeypatch.setattr(submission, "LOOK_AGAIN_S", 0.001)
+    client = Client(GONE, *[TAKEN] * 100_000)
+    client.unanswered = [SILENT] * 100_000
+    job, _ = submission_to(client)
+    with pytest.raises(UnknownStartError) as refused:
+        job.submit()
+    assert refused.value.exit_code == 93
+
+
+def test_a_stop_while_the_next_supervisor_is_asked_lets_nothing_start():
+    client = Client(None)
+    job, said = submission_to(client)
+    job.submit()
+    stop = Signal(job, client)
+    assert not job.submit_again(None)
+    stop.join()
+    assert stop.has_job == [True], "the stop is sent, too"
+    assert (client.submitted, said) == (1, [])
+
+
+@pytest.mark.parametrize("answers", [[None, None], [None, SILENT]])
+def test_a_stop_while_the_job_is_submitted_again_waits_until_it_is_known_whether_there_is_a_job(
+    monkeypatch: pytest.MonkeyPatch, answers: list[HoldfastError | None]
+):
+    client = Client(*answers)
+    job, said = submission_to(client)
+    job.submit()
+    stop = Signal(job, client)
+    come, client.on_call = client.on_call, int
+
+    def submitted(text: str) -> None:
+        said.append(text)
+        client.live = [ours()]
+        client.on_call = come
+
+    monkeypatch.setattr(job, "_say", submitted)
+    assert job.submit_again(None)
+    stop.join()
+    assert stop.has_job == [True], "so it is sent to the one that has the job now"
+    assert client.submitted == 2
+
+
+def test_a_stop_before_the_first_submission_lets_nothing_start():
+    client = Client(None)
+    job, _ = submission_to(client)
+    assert not job.stop(signal.SIGINT)
+    with pytest.raises(StoppedError):
+        job.submit()
+    assert client.submitted == 0
+
+
+def test_a_stop_while_a_lost_supervisor_is_waited_for_ends_the_wait_without_a_job():
+    client = Client(GONE, comes_back=False)
+    job, _ = submission_to(client)
+    stop = Signal(job, client)
+    with pytest.raises(NoSupervisorError):
+        job.submit()
+    stop.join()
+    assert (stop.has_job, client.submitted) == ([False], 1)
 
 
 def test_another_job_of_that_id_is_an_error():
@@ -130,7 +255,7 @@ def test_without_another_supervisor_or_against_a_stop_nothing_is_submitted():
     client = Client(None)
     job, said = submission_to(client)
     job.submit()
-    job.stop()
+    assert job.stop(signal.SIGTERM)
     assert not job.submit_again(None)
     assert (client.submitted, said) == (1, [])
 
@@ -148,7 +273,7 @@ def test_a_job_that_a_silent_supervisor_has_taken_is_followed(monkeypatch: pytes
     client = Client(SILENT)
     job, said = submission_to(client)
     client.unanswered = [SILENT, ExhaustedError("cannot ask the supervisor at /s: 256 calls are in progress already")]
-    client.live = [report(submitted_at_ns=Clock().unix_ns())]
+    client.live = [ours()]
     assert job.submit() == "j"
     assert said == [
         "cannot ask the supervisor at /s: no answer within 10 s; it is asked for up to 30 s more whether it has job j"
@@ -179,14 +304,29 @@ def test_nobody_is_told_to_start_a_job_elsewhere_that_may_have_started(monkeypat
     assert 0 < max(client.asked_within_s) <= 0.05, "the time that was told is kept"
 
 
-def test_a_silent_supervisor_is_asked_once_and_no_longer_if_a_signal_waits():
+def test_a_silent_supervisor_is_asked_once_and_for_a_moment_after_a_signal():
     client = Client(SILENT)
     client.unanswered = [SILENT, SILENT]
-    job, _ = submission_to(client, is_interrupted=True)
+    job, said = submission_to(client)
+    Signal(job, client)
     with pytest.raises(UnknownStartError) as refused:
         job.submit()
     assert refused.value.exit_code == 93
-    assert len(client.asked_within_s) == 1
+    assert client.asked_within_s == [STOPPED_ANSWERS_WITHIN_S]
+    assert said == []
+
+
+def test_a_signal_while_a_silent_supervisor_is_asked_gives_up_that_question_and_asks_once_more():
+    client = Client(SILENT)
+    client.unanswered = [SILENT]
+    job, _ = submission_to(client)
+    client.live = [ours()]
+    stop = Signal(job, client)
+    come = client.on_call
+    client.on_call = lambda: setattr(client, "on_call", come)
+    assert job.submit() == "j"
+    stop.join()
+    assert (stop.has_job, client.asked_within_s[1]) == ([True], STOPPED_ANSWERS_WITHIN_S)
 
 
 @pytest.mark.parametrize("is_interrupted", [False, True])
@@ -196,7 +336,9 @@ def test_nobody_is_told_to_start_a_job_elsewhere_that_the_spawner_of_a_lost_supe
     monkeypatch.setattr(submission, "RETURNS_TO_JOB_WITHIN_S", 3600.0 if is_interrupted else 0.05)
     client = Client(SILENT, comes_back=False)
     client.unanswered = [GONE]
-    job, _ = submission_to(client, is_interrupted=is_interrupted, is_left=True)
+    job, _ = submission_to(client, is_left=True)
+    if is_interrupted:
+        Signal(job, client)
     with pytest.raises(HoldfastError, match=r"cannot tell whether job j has started: .* has gone") as refused:
         job.submit()
     assert refused.value.exit_code == 93

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import threading
 from collections.abc import Callable, Generator, Mapping
 from functools import cache
 from pathlib import Path
@@ -126,14 +127,17 @@ class ControlClient:
             return False
         return True
 
-    def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
+    def submit(self, spec: JobSpec, environment: Mapping[str, str], *, given_up: threading.Event | None = None) -> str:
+        """Submits the job and returns its id. `given_up`: see `_call`."""
         request = submission_to_wire(spec, environment, _own_umask())
         timeout_s = CALL_TIMEOUT_S if spec.nodes is None else MEETING_TIMEOUT_S
-        return self._call("SubmitJob", request, wire.SubmitJobResponse, timeout_s).job_id
+        return self._call("SubmitJob", request, wire.SubmitJobResponse, timeout_s, given_up=given_up).job_id
 
-    def job(self, job_id: str, *, within_s: float = CALL_TIMEOUT_S) -> JobReport:
+    def job(
+        self, job_id: str, *, within_s: float = CALL_TIMEOUT_S, given_up: threading.Event | None = None
+    ) -> JobReport:
         request = wire.GetJobRequest(job_id=wire_text(job_id))
-        return job_from_wire(self._call("GetJob", request, wire.Job, within_s))
+        return job_from_wire(self._call("GetJob", request, wire.Job, within_s, given_up=given_up))
 
     def until_left(self, job_id: str, node: str) -> JobReport:
         """Returns the job once the node has no part in it, or the job has ended.
@@ -298,16 +302,36 @@ class ControlClient:
         timeout_s: float | None = None,
         *,
         told_s: float | None = None,
+        given_up: threading.Event | None = None,
     ) -> Response:
-        """Calls the method. `told_s`: the time that a refusal names; None: `timeout_s`."""
+        """Calls the method. `told_s`: the time that a refusal names; None: `timeout_s`.
+
+        `given_up`: an event of this call alone. If somebody sets it before the answer, the call is cancelled, and
+        DeadlineExceededError raised: what was asked may be done all the same. The answer sets it, too.
+        """
         call = cast("Any", self._channel).unary_unary(
             f"/{SERVICE}/{method}",
             request_serializer=_serialise,
             response_deserializer=response.FromString,
         )
         timeout_s = timeout_s or CALL_TIMEOUT_S
+        bound_s = timeout_s if timeout_s < math.inf else None
         with self._errors(told_s or timeout_s):
-            return call(request, timeout=timeout_s if timeout_s < math.inf else None)
+            if given_up is None:
+                return call(request, timeout=bound_s)
+            answer = call.future(request, timeout=bound_s)
+
+            def wake(_: object) -> None:
+                given_up.set()
+
+            answer.add_done_callback(wake)
+            given_up.wait()
+            if answer.done():
+                return answer.result()
+            answer.cancel()
+        raise DeadlineExceededError(
+            f"cannot ask the supervisor at {self.socket_path}: given up before it answered; try again"
+        )
 
     def _stream(
         self, method: str, request: Message, response: type[Response], timeout_s: float | None

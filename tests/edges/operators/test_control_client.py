@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import socket
+import threading
+import time
 from pathlib import Path
 
 import pytest
+from anyio import to_thread
 
+from supervisor.config.job_spec import JobSpec, Nodes
 from supervisor.edges.operators import control_client
-from supervisor.edges.operators.control_client import ControlClient
-from supervisor.errors import ExhaustedError, NoSupervisorError
+from supervisor.edges.operators.control_client import ControlClient, DeadlineExceededError
+from supervisor.errors import ExhaustedError, NoSupervisorError, NotFoundError
+from tests.edges.operators.fake_job_service import FakeJobService, running, serving
+
+NODES = Nodes(2, 2, "127.0.0.1", 29500, "n0")
 
 
 def test_nobody_there(tmp_path: Path) -> None:
@@ -29,3 +36,30 @@ def test_a_supervisor_that_does_not_answer_costs_a_bounded_time(
             for ask in (client.jobs, client.nodes, lambda: list(client.watch("job"))):
                 with pytest.raises(ExhaustedError, match=r"no answer within 0\.3 s; try again"):
                     ask()
+
+
+@pytest.mark.parametrize("nodes", [None, NODES])
+def test_a_call_that_somebody_gives_up_ends_at_once(tmp_path: Path, nodes: Nodes | None) -> None:
+    spec, given_up = JobSpec("job", ("train.py",), nodes=nodes), threading.Event()
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "control.sock"))
+        silent.listen()
+        with ControlClient(tmp_path / "control.sock") as client:
+            threading.Timer(0.2, given_up.set).start()
+            began_s = time.monotonic()
+            with pytest.raises(DeadlineExceededError, match="given up before it answered"):
+                client.submit(spec, {}, given_up=given_up)
+            with pytest.raises(DeadlineExceededError, match="given up before it answered"):
+                client.job("job", given_up=given_up)
+    assert time.monotonic() - began_s < 5.0
+
+
+async def test_an_answer_wakes_a_call_that_nobody_gives_up(tmp_path: Path) -> None:
+    path, spec = tmp_path / "control.sock", JobSpec("job", ("train.py",))
+    with ControlClient(path) as client:
+        async with serving(FakeJobService(running("j")), path):
+            assert await to_thread.run_sync(lambda: client.submit(spec, {}, given_up=threading.Event())) == "job"
+            with pytest.raises(NotFoundError):
+                await to_thread.run_sync(lambda: client.job("another", given_up=threading.Event()))
+    with pytest.raises(NoSupervisorError, match="it has gone"), ControlClient(path) as client:
+        await to_thread.run_sync(lambda: client.job("j", given_up=threading.Event()))
