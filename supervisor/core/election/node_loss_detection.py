@@ -2,7 +2,8 @@
 
 A node may lose its connection and come back. It is lost after LOST_S of silence: by then it has ended its own workers
 (leader_loss_detection.py). Only time in which the leader listened counts, since it may be new or may have stalled.
-Waiting longer is always safe.
+Right after a stall, only a silence is judged that was long enough two turns before: what had come by then has been
+handled. So a leader whose turns are all late judges, too. Waiting longer is always safe.
 """
 
 from __future__ import annotations
@@ -148,8 +149,9 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
             status = state.links.get(link)
             if status is None or not status.is_up:
                 return state, ()
-            if why := link_silence.death(heard_at_s=at_s, waits_since_s=waits_since_s, now_s=now_s):
-                status.is_silent = now_s - at_s >= link_silence.SILENCE_S
+            by_s = _judges_by_s(state, now_s)
+            if why := link_silence.death(heard_at_s=at_s, waits_since_s=waits_since_s, now_s=by_s):
+                status.is_silent = by_s - at_s >= link_silence.SILENCE_S
                 return state, (EndLink(link, why),)
             _check_later(state, link, now_s, heard_at_s=at_s)
             return state, ()
@@ -168,13 +170,21 @@ def next_deadline_s(state: State) -> float:
 
 
 def _after_stall(state: State, now_s: float) -> State:
-    """Notes a stall, if there was one. Nothing is judged right after it."""
+    """Notes a stall, if there was one. What has come meanwhile is judged later."""
     from_s = next_deadline_s(state)
     if now_s - from_s < link_silence.LATE_S:
         return state
     stalls = (*state.stalls, (from_s, now_s))[-STALLS_MAX:]
     soon_s = now_s + CHECK_S
     return msgspec.structs.replace(state, stalls=stalls, checks_at_s=soon_s, judges_from_s=soon_s)
+
+
+def _judges_by_s(state: State, now_s: float) -> float:
+    """Returns when a silence must have been long enough to be judged now: what had come by then has been handled."""
+    if now_s >= state.judges_from_s:
+        return now_s
+    before = state.stalls[:-2]  # There were two late turns since: one to read what had come, one to handle it.
+    return before[-1][1] if before else state.leads_since_s
 
 
 def _check_later(state: State, link: Link, now_s: float, *, heard_at_s: float) -> None:
@@ -204,18 +214,18 @@ def _lost_at_s(state: State, heard_at_s: float) -> float:
 
 def _check(state: State, now_s: float) -> tuple[State, tuple[Action, ...]]:
     actions: list[Action] = []
-    if now_s >= state.checks_at_s:
+    by_s = _judges_by_s(state, now_s)
+    if by_s < now_s or now_s >= state.checks_at_s:
         state = msgspec.structs.replace(state, checks_at_s=now_s + CHECK_S)
-        actions += [AskHeard(link) for link in _due(state, state.checks, now_s, is_up=True)]
-    if now_s >= state.judges_from_s:
-        for link in _due(state, state.silences, now_s, is_up=False):
-            status = state.links[link]
-            status.due_s = _lost_at_s(state, status.heard_at_s)
-            if now_s < status.due_s:  # the leader stalled meanwhile
-                heappush(state.silences, (status.due_s, link))
-                continue
-            why = link_silence.silence(status.heard_at_s, now_s) if status.is_silent else status.why
-            actions += _give_up(state, link, why)
+        actions += [AskHeard(link) for link in _due(state, state.checks, by_s, is_up=True)]
+    for link in _due(state, state.silences, by_s, is_up=False):
+        status = state.links[link]
+        status.due_s = _lost_at_s(state, status.heard_at_s)
+        if by_s < status.due_s:  # the leader stalled meanwhile
+            heappush(state.silences, (status.due_s, link))
+            continue
+        why = link_silence.silence(status.heard_at_s, now_s) if status.is_silent else status.why
+        actions += _give_up(state, link, why)
     return state, tuple(actions)
 
 

@@ -173,7 +173,46 @@ def test_a_node_has_ended_its_workers_before_it_is_lost() -> None:
     assert FENCE_S + LATE_S < LOST_S
 
 
-def test_a_node_is_lost_once_the_leader_has_listened_for_a_window_in_vain() -> None:
+@pytest.mark.parametrize("is_noticed", [False, True])
+def test_a_leader_whose_turns_are_all_late_still_finds_a_lost_node(*, is_noticed: bool) -> None:
+    play = links()
+    play >> LinkUp(B)
+    if is_noticed:
+        play >> LinkLost(B, CLOSED, heard_at_s=0.0)
+    listened_s = 0.0
+    while not play.of(GiveUp):
+        due_s = node_loss_detection.next_deadline_s(play.state)
+        listened_s += due_s - play.now_s
+        assert listened_s < 2 * LOST_S
+        play.at(due_s + LATE_S + 0.05) >> DeadlineReached()
+        if AskHeard(B) in play.last and (play >> Heard(B, at_s=0.0)).of(EndLink):
+            play >> LinkLost(B, "nothing was heard", heard_at_s=0.0)
+    assert listened_s >= LOST_S
+
+
+def test_a_leader_whose_turns_are_all_late_hears_what_came_two_turns_before() -> None:
+    play = links()
+    play >> LinkUp(B)
+    heard_at_s = 0.0
+    for _ in range(100):
+        before_s = play.now_s
+        play.at(node_loss_detection.next_deadline_s(play.state) + 20.0) >> DeadlineReached()
+        if AskHeard(B) in play.last:
+            assert not (play >> Heard(B, at_s=heard_at_s)).of(EndLink)
+        heard_at_s = before_s  # what has come since is handled after this turn
+
+
+def test_a_node_that_comes_back_soon_after_a_stall_is_not_lost_though_the_next_turn_is_late_too() -> None:
+    play = links()
+    play >> LinkUp(B) >> LinkLost(B, CLOSED, heard_at_s=0.0)
+    keep_time(play, LOST_S - 0.01)
+    play.at(60.0) >> DeadlineReached() << ()
+    play.at(61.0) >> DeadlineReached() << ()
+    play >> LinkUp(B) << Report(NodeHeard("b"))
+
+
+@pytest.mark.parametrize("late_share", [0.1, 0.6])
+def test_a_node_is_lost_once_the_leader_has_listened_for_a_window_in_vain(late_share: float) -> None:
     for seed in range(300):
         draw = random.Random(seed)
         play = links()
@@ -186,7 +225,7 @@ def test_a_node_is_lost_once_the_leader_has_listened_for_a_window_in_vain() -> N
                 gone_s, is_down = max(gone_s, play.now_s), True
                 play.at(gone_s) >> LinkLost(B, CLOSED, heard_at_s=gone_s)
                 continue
-            late_s = draw.uniform(1.0, 8.0) if draw.random() < 0.1 else 0.0
+            late_s = draw.uniform(1.0, 8.0) if draw.random() < late_share else 0.0
             play.at(due_s + late_s) >> DeadlineReached()
             stalls += [(due_s, due_s + late_s)] if late_s else []
         rests_s = CHECK_S * sum(to_s > gone_s for _, to_s in stalls)  # what was said during a stall is heard first
