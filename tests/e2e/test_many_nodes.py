@@ -10,10 +10,12 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from supervisor.core.stop_verdict import SAME_SIGTERM_S
 from tests.e2e.launch import wait_until
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
@@ -24,6 +26,13 @@ import os, signal, sys, time
 folder, seconds = sys.argv[1], float(sys.argv[2])
 rank, cycle = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
 seen = f"{rank} of {os.environ['WORLD_SIZE']} in {cycle} store {os.environ['MASTER_PORT']}"
+def save(*_):
+    open(f"{folder}/saving-{rank}", "w").close()
+    time.sleep(5.0)
+    open(f"{folder}/saved-{rank}", "w").close()
+    sys.exit(3)
+if "save" in sys.argv:
+    signal.signal(signal.SIGTERM, save)
 open(f"{folder}/{cycle}-{rank}", "w").write(seen)
 if (rank, cycle) == ("3", "0") and "kill" in sys.argv:
     time.sleep(0.3)
@@ -150,6 +159,20 @@ def test_a_stop_on_any_node_stops_the_job_on_all_with_one_verdict(tmp_path: Path
         job.until_running(0, 4)
         second.send_signal(signal.SIGTERM)
         assert [first.wait(LIMIT_S), second.wait(LIMIT_S)] == [143, 143]
+
+
+def test_nodes_that_are_signalled_one_after_another_leave_their_ranks_the_time_to_save(tmp_path: Path):
+    with nodes(tmp_path, "2") as job:
+        first, second = job.start(1, "60", "save"), job.start(2, "60", "save")
+        job.until_running(0, 4)
+        first.send_signal(signal.SIGTERM)
+        asked_s = time.monotonic()
+        wait_until(lambda: len(list(tmp_path.glob("saving-*"))) == 4, timeout_s=LIMIT_S, what="ranks that save")
+        wait_until(lambda: time.monotonic() > asked_s + SAME_SIGTERM_S + 1.0, timeout_s=LIMIT_S, what="another signal")
+        second.send_signal(signal.SIGTERM)
+        assert [first.wait(LIMIT_S), second.wait(LIMIT_S)] == [143, 143]
+        assert len(list(tmp_path.glob("saved-*"))) == 4
+        assert "got SIGTERM on node 127.0.0.2: ranks 2 to 3 have 1800 s to end" in job.output(2)
 
 
 def test_nodes_are_placed_by_rank_and_domain_and_those_that_disagree_are_refused_alone(tmp_path: Path):

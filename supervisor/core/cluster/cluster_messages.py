@@ -171,6 +171,7 @@ class StopAsked(msgspec.Struct, frozen=True):
     is_repeated: bool = False  # for a new leader: nobody has asked again
     grace_s: float | None = None  # how long the ranks may take; None: as configured
     is_final: bool = False  # an operator has stopped it: no scheduler may start it again
+    is_first_of_node: bool = False  # a signal, and that node's launcher had none before that was another request
 
 
 class LeaveAsked(msgspec.Struct, frozen=True):

@@ -160,7 +160,7 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
         case cluster_messages.NodeStands():
             return _go_on(leader_takeover.meet(state, event, now_s), now_s, jitter)
         case cluster_messages.NodeStopped() | cluster_messages.VerdictTaken():
-            return job_termination.step_unasked(state, event, now_s)
+            return node_departure.ended_alone(state, event, now_s)
         case _:
             assert_never(event)
 

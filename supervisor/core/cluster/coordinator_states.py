@@ -170,11 +170,11 @@ def without(state: State, event: NodeLost) -> State:
     """Marks the node as lost. What it had reported about its last cycle stands.
 
     It is silent no more: whatever is heard of it next comes by another connection, and nobody says NodeHeard. A request
-    to leave was that of its process, unless it may stop the job.
+    to leave was that of its process.
     """
     known = state.members[event.node]
     lost = msgspec.structs.replace(known, state=MemberState.LOST, is_silent=False, comes_again=event.comes_again)
-    asked = tuple(each for each in state.leaves_asked if each.node != event.node or each.or_stop)
+    asked = tuple(each for each in state.leaves_asked if each.node != event.node)
     return with_member(msgspec.structs.replace(state, leaves_asked=asked), event.node, lost)
 
 

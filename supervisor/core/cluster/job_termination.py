@@ -82,13 +82,13 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
         case cluster_messages.JobOpened(node):
             state = with_member(state, node, Member(MemberState.OPENED))
             return state, (Send(node, _order(phase)),)
-        case cluster_messages.NodeStands(node, state=stands, all_succeeded=all_succeeded):
+        case cluster_messages.NodeStands(node, state=stands, cycle=cycle, all_succeeded=all_succeeded):
             if stands in GONE or stands is MemberState.STOPPED:
                 stopped = Member(stands, all_succeeded=all_succeeded)
                 return _conclude_if_stopped(with_member(state, node, stopped), phase, now_s, ())
             known = state.members.get(node)
             if known is None or known.state in UNHEARD:  # A lost node is a new process now, or has come back.
-                known = Member(MemberState.OPENED)
+                known = Member(MemberState.OPENED, cycle)
             return with_member(state, node, known), (Send(node, _order(phase)),)
         case cluster_messages.NodeLost() if event.node in state.members:
             return _conclude_if_stopped(without(state, event), phase, now_s, ())
@@ -143,17 +143,6 @@ def step_ended(state: State, phase: Ended, event: Event, now_s: float) -> Outcom
             return state, ()
 
 
-def step_unasked(
-    state: State, event: cluster_messages.NodeStopped | cluster_messages.VerdictTaken, now_s: float
-) -> Outcome:
-    """Handles a node that ended the job by itself after a defect, whose own report may have been fenced."""
-    known = state.members.get(event.node)
-    if isinstance(event, cluster_messages.NodeStopped) or known is None or known.state in UNHEARD:
-        return state, ()  # From a refused node.
-    state = with_member(state, event.node, Member(MemberState.STOPPED))
-    return wind_down(state, Verdict(JobState.FAILED, 1, f"node {event.node} has given up the job"), now_s)
-
-
 def root_cause_found(state: State) -> tuple[Action, ...]:
     """Returns a sentence for people if the first failure was not the one that was seen first."""
     cause = _cause(state)
@@ -163,12 +152,15 @@ def root_cause_found(state: State) -> tuple[Action, ...]:
 
 
 def _stop_again(state: State, phase: WindingDown, event: cluster_messages.StopAsked, now_s: float) -> Outcome:
-    """Handles a repeated request: after the first stop, a signal ends everything at once, like a second Ctrl-C."""
+    """Handles a further request: after the first stop, a signal ends everything at once, like a second Ctrl-C.
+
+    Not so the first signal of each node: what ends nodes one after another asks each of them once.
+    """
     asked_at_s, outcome = phase.asked_at_s, phase.outcome
     if event.is_final and isinstance(outcome, Stop) and not outcome.signal:
         phase = msgspec.structs.replace(phase, outcome=msgspec.structs.replace(outcome, is_final=True))
         state = msgspec.structs.replace(state, phase=phase)
-    if event.is_repeated:
+    if event.is_repeated or (event.is_first_of_node and asked_at_s is not None):
         return state, ()
     first = outcome.signal if isinstance(outcome, Stop) else event.signal  # a stop during a verdict is not kept
     if asked_at_s is not None and is_one_request(first, event.signal, now_s - asked_at_s):
@@ -222,7 +214,12 @@ def _cause(state: State) -> str:
     if not state.first_failure or seen is None or seen.cause is None:
         return ""
     at_s = None if seen.caused_at_s is None else min(seen.caused_at_s, state.failed_at_s)
-    others = ((each.cause, each.caused_at_s) for each in state.members.values() if each.cause is not None)
+    parts = set(state.parts).difference(state.vacant)  # The others' failures were those of an earlier group.
+    others = (
+        (each.cause, each.caused_at_s)
+        for node, each in state.members.items()
+        if each.cause is not None and node in parts and each.cycle == state.cycle
+    )
     return first_cause((seen.cause, at_s), others).sentence
 
 

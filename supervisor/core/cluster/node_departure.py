@@ -15,8 +15,27 @@ import msgspec
 from supervisor.core import orders
 from supervisor.core.cluster import job_termination, leader_resignation, rendezvous_round
 from supervisor.core.cluster.active_and_spare_nodes import place
-from supervisor.core.cluster.cluster_messages import Action, Event, JobOpened, LeaveAsked, NodeFailed, NodeStands, Send
-from supervisor.core.cluster.coordinator_states import Gathering, Outcome, Running, State, Stop, said, with_member
+from supervisor.core.cluster.cluster_messages import (
+    Action,
+    Event,
+    JobOpened,
+    LeaveAsked,
+    NodeFailed,
+    NodeStands,
+    NodeStopped,
+    Send,
+    VerdictTaken,
+)
+from supervisor.core.cluster.coordinator_states import (
+    Gathering,
+    Outcome,
+    Running,
+    State,
+    Stop,
+    WindingDown,
+    said,
+    with_member,
+)
 from supervisor.core.cluster.node_states import BUSY, PRESENT, UNHEARD, Member, MemberState
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.stop_verdict import left_sentence, left_verdict
@@ -47,16 +66,36 @@ def ask(state: State, event: LeaveAsked, now_s: float) -> Outcome:
 
 
 def ask_again(state: State, actions: tuple[Action, ...], event: Event, now_s: float) -> Outcome:
-    """Answers the requests that have waited, once another node has come, or none is awaited any more."""
+    """Answers the requests that have waited, once another node has come, or none is awaited any more.
+
+    If the job fails meanwhile, it is stopped instead where a request wants that: it came first.
+    """
     has_come = isinstance(event, NodeStands | JobOpened)
-    if not state.leaves_asked or (_may_others_come(state, now_s) and not has_come):
+    is_open = isinstance(state.phase, Gathering | Running)
+    if not state.leaves_asked or (is_open and _may_others_come(state, now_s) and not has_come):
         return state, actions
     asked, state = state.leaves_asked, msgspec.structs.replace(state, leaves_asked=())
+    if not is_open:
+        return _stop_instead(state, actions, asked, now_s)
     for each in asked:
         if isinstance(state.phase, Gathering | Running):
             state, more = ask(state, each, now_s)
             actions += more
     return state, actions
+
+
+def _stop_instead(state: State, actions: tuple[Action, ...], asked: tuple[LeaveAsked, ...], now_s: float) -> Outcome:
+    """Stops the job that has just failed, if one of these requests wants that; no node has its orders yet."""
+    stop = next((each for each in asked if each.or_stop and state.members[each.node].state not in UNHEARD), None)
+    match state.phase:
+        case WindingDown(Verdict(JobState.FAILED)) if stop is not None:
+            others = tuple(
+                each for each in actions if not isinstance(each, Send) or not isinstance(each.order, orders.WindDown)
+            )
+            state, stops = job_termination.wind_down(state, job_termination.outcome_asked(state, stop), now_s)
+            return state, (*others, *stops)
+        case _:
+            return state, actions
 
 
 def next_deadline_s(state: State, *others_s: float | None) -> float | None:
@@ -88,8 +127,9 @@ def turn_away(state: State, node: str, reason: str, verdict: Verdict) -> Outcome
 
 
 def can_do_without(state: State, event: NodeFailed, known: Member) -> bool:
-    """Returns whether a node that cannot run its command, and has run no cycle, came to nodes that can go on."""
-    if event.restart_allowed or not known.cycle < 0 <= state.cycle:
+    """Returns whether a node that cannot run its command, and has no part in the last cycle, came to others."""
+    may_have_ranks = known.cycle >= 0 and known.state in BUSY  # of an older cycle
+    if event.restart_allowed or known.cycle >= state.cycle or may_have_ranks:
         return False
     others = (each for node, each in state.members.items() if node != event.node and not each.excluded)
     return any(each.state in PRESENT for each in others)
@@ -106,6 +146,27 @@ def refuse(state: State, event: NodeFailed, known: Member, now_s: float) -> Outc
         state, actions = turn_away(state, event.node, text, verdict)
     state, more = rendezvous_round.close_round(state, now_s)
     return state, (*actions, *more)
+
+
+def ended_alone(state: State, event: NodeStopped | VerdictTaken, now_s: float) -> Outcome:
+    """Handles a node that has ended the job by itself, after a defect or because it knew no leader.
+
+    If it may have ranks that the others need or wait for, the job ends everywhere: its own report of the fault may have
+    been fenced.
+    """
+    node, known = event.node, state.members.get(event.node)
+    if isinstance(event, NodeStopped) or known is None or known.state in UNHEARD:
+        return state, ()  # From a refused node.
+    has_part = known.cycle == state.cycle and node in state.parts and node not in state.vacant
+    is_waited_for = isinstance(state.phase, Gathering) and known.state in BUSY
+    if has_part or is_waited_for or state.cycle < 0 or node == state.leader:
+        state = with_member(state, node, Member(MemberState.STOPPED))
+        verdict = Verdict(JobState.FAILED, 1, f"node {node} has given up the job")
+        return job_termination.wind_down(state, verdict, now_s)
+    state = with_member(state, node, msgspec.structs.replace(known, state=MemberState.REFUSED))
+    text = f"node {node} has ended its part by itself; the job goes on without it"
+    state, actions = rendezvous_round.close_round(state, now_s)
+    return state, (said(state, "node_refused", text), *actions)
 
 
 def after(state: State, actions: tuple[Action, ...]) -> Outcome:

@@ -65,11 +65,15 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
         return job_leaving.ask(state, asked, now_s)
     if max(state.rules.rendezvous.max_nodes, state.rules.restart.min_nodes) > 1:
         event = msgspec.structs.replace(event, reason=f"{event.reason} on node {state.node}")
-    has_workers, before_s = type(state.phase) in _WITH_WORKERS, state.stop_at_s
+    has_workers, (before_s, before) = type(state.phase) in _WITH_WORKERS, _stop_before(state)
+    is_same = before_s is not None and is_one_request(before, event.signal, now_s - before_s)
+    is_again = before_s is not None and not is_same
     is_final = not event.signal and not event.of_node
-    asked = cluster_messages.StopAsked(event.reason, event.signal, grace_s=event.grace_s, is_final=is_final)
-    is_same = before_s is not None and is_one_request(state.stop_signal, event.signal, now_s - before_s)
-    said = _awaited(state, event, is_same=is_same) if has_workers else event.reason
+    asked = cluster_messages.StopAsked(
+        event.reason, event.signal, grace_s=event.grace_s, is_final=is_final,
+        is_first_of_node=event.signal != 0 and not is_again,
+    )  # fmt: skip
+    said = _awaited(state, event, is_same=is_same, is_again=is_again) if has_workers else event.reason
     told = (transitions.say(state, "stop_requested", said), transitions.tell(state, asked))
     if is_same:
         return state, told
@@ -80,10 +84,22 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
     if not has_workers:
         return (state if before_s is not None else msgspec.structs.replace(state, stop_at_s=now_s)), told
     state = msgspec.structs.replace(state, stop_at_s=now_s)
-    at_once = before_s is not None and event.signal != 0
+    at_once = is_again and event.signal != 0
     order = orders.WindDown(event.reason, event.signal, at_once=at_once, grace_s=event.grace_s)
     state, stops = transitions.wind_down(state, order)
     return state, (*told, *stops)
+
+
+def _stop_before(state: State) -> tuple[float | None, int]:
+    """Returns when a stop was asked for here last, None if never, and by which signal.
+
+    A signal that asked to leave counts if its node can't leave, so that the whole job ends.
+    """
+    leaving = state.leaving
+    if state.stop_at_s is not None or leaving is None or not leaving.asked.signal:
+        return state.stop_at_s, state.stop_signal
+    has_become_stop = isinstance(state.phase, phases.Stopping) and isinstance(state.phase.then, phases.Leave)
+    return (leaving.asked_at_s if has_become_stop else None), leaving.asked.signal
 
 
 def _may_leave(state: State, event: node_messages.StopRequested) -> bool:
@@ -110,17 +126,18 @@ def _leave_requested(state: State, reason: str, now_s: float) -> Outcome:
             return job_leaving.ask(state, asked, now_s)
 
 
-def _awaited(state: State, event: node_messages.StopRequested, *, is_same: bool) -> str:
+def _awaited(state: State, event: node_messages.StopRequested, *, is_same: bool, is_again: bool) -> str:
     """Returns the reason, which ranks the node waits for and how long: the sender of the signal reads it.
 
-    `is_same`: the signal came so soon after another one that both are one request, and it kills nobody.
+    `is_same`: the signal came so soon after another one that both are one request, and it kills nobody. `is_again`: it
+    is another request.
     """
     if not event.signal or not event.running:
         return event.reason
     if is_same:
         return f"{event.reason}, too: signals this close are one request"
     ranks, is_one = named_ranks(event.running), len(event.running) == 1
-    if state.stop_at_s is not None:
+    if is_again:
         return f"{event.reason} again: {ranks} {'is' if is_one else 'are'} killed"
     grace_s = transitions.stop_order(state, event.signal, event.grace_s).grace_s
     who, whom = ("has", "it") if is_one else ("have", "them")

@@ -10,7 +10,10 @@ from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.cluster_messages import (
     Action,
     DeadlineReached,
+    Event,
     JobOpened,
+    MemberState,
+    NodeCordoned,
     NodeDown,
     NodeExcluded,
     NodeFailed,
@@ -240,6 +243,34 @@ def test_a_node_that_ends_the_job_by_itself_ends_it_everywhere() -> None:
     play >> NodeStopped("b", all_succeeded=False)
     (verdict,) = {each.order.verdict for each in play.of(Send)}
     assert verdict.reason == "node a has given up the job"
+
+
+GIVEN_UP = (
+    NodeFailed("c", 0, "Holdfast hit a defect of its own", restart_allowed=False),
+    NodeStopped("c", all_succeeded=False),
+    VerdictTaken("c"),
+)
+
+
+@pytest.mark.parametrize("reports", [GIVEN_UP, GIVEN_UP[1:]])
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_spare_that_ran_an_older_cycle_and_ends_the_job_by_itself_ends_it_nowhere_else(
+    reports: tuple[Event, ...], is_open: bool
+) -> None:
+    play = opened(2) >> NodeJoined("c", -1) >> NodeJoined("b", -1) >> NodeJoined("a", -1)
+    play >> NodeCordoned("c", "a bad fan") >> NodeFailed("b", 0, "rank 0 died")
+    play >> NodeJoined("c", 0) >> NodeJoined("b", 0) >> NodeCordoned("c", "")
+    assert (play.state.cycle, play.state.parts) == (1, ("a", "b"))
+    assert (play.state.members["c"].cycle, play.state.members["c"].state) == (0, MemberState.JOINED)
+    if is_open:
+        play >> NodeFailed("b", 1, "rank 0 died")
+    for report in reports:
+        play >> report
+        assert ordered(play, WindDown) == []
+    assert play.state.members["c"].state is MemberState.REFUSED
+    if is_open:
+        play >> NodeJoined("a", 1) >> NodeJoined("b", 1)
+        assert ordered(play, StartCycle) == ["a", "b"]
 
 
 def test_a_delay_is_waited_for_once_and_ends_by_itself() -> None:

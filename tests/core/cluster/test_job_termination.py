@@ -25,16 +25,28 @@ from supervisor.core.cluster.cluster_messages import (
     Send,
     StacksTaken,
     StopAsked,
+    StoreServed,
     VerdictTaken,
 )
-from supervisor.core.facts import Cause, Evidence, JobRules, JobState, RestartRules, Verdict
+from supervisor.core.facts import (
+    Cause,
+    Evidence,
+    JobRules,
+    JobState,
+    RendezvousRules,
+    RestartPolicyName,
+    RestartRules,
+    Verdict,
+)
 from supervisor.core.orders import Conclude, WindDown
 from supervisor.core.stop_verdict import STOP_FOLLOWS_S
+from tests.core.new_leader import IN_CYCLE_4, new_leader, of_nodes, orders_to, stands
 from tests.core.playbook import Playbook
 
 Play = Playbook[coordinator.State]
 NODES = ("a", "b")
 SIGNALLED = StopAsked("the launcher got SIGTERM", 15)
+FIRST = msgspec.structs.replace(SIGNALLED, is_first_of_node=True)
 TERMINATED = NodeFailed("a", 0, "rank 0 was killed by SIGTERM", may_be_stop=True)
 
 
@@ -91,6 +103,34 @@ def test_a_second_ctrl_c_ends_everything_at_once_but_not_the_echo_of_the_first()
     play.at(0.05) >> interrupted << ()
     play.at(0.1) >> interrupted
     assert {each.order for each in play.of(Send)} == {WindDown("the launcher got SIGINT", 2, at_once=True)}
+
+
+@pytest.mark.parametrize("signal", [2, 15])
+def test_the_first_signal_of_each_node_ends_nothing_at_once_however_much_later_it_comes(signal: int) -> None:
+    first = StopAsked("the launcher got it", signal, is_first_of_node=True)
+    play = running() >> first
+    play.at(3.0) >> first << ()
+    play.at(6.0) >> msgspec.structs.replace(first, is_first_of_node=False)
+    assert {each.order for each in play.of(Send)} == {WindDown("the launcher got it", signal, at_once=True)}
+
+
+def test_a_first_signal_while_a_verdict_is_carried_out_is_passed_on_and_that_of_the_next_node_kills_nobody() -> None:
+    play = running() >> NodeFailed("a", 0, "rank 0 failed") >> FIRST
+    assert {each.order for each in play.of(Send)} == {WindDown(FIRST.reason, 15)}
+    play.at(3.0) >> FIRST << ()
+    play.at(6.0) >> SIGNALLED
+    assert {each.order.at_once for each in play.of(Send)} == {True}
+
+
+def test_the_first_signal_of_a_node_kills_nobody_where_a_command_or_another_leader_has_begun_the_stop() -> None:
+    play = running() >> StopAsked("the supervisor ends", 0)
+    play.at(3.0) >> FIRST << ()
+    play = new_leader(msgspec.structs.replace(of_nodes(IN_CYCLE_4, "a", "b"), stop_signal=15, stop_reason="SIGTERM"))
+    play >> stands("a", 0) >> stands("b", 1)
+    assert orders_to(play, WindDown) == ["a", "b"]
+    play.at(3.0) >> FIRST << ()
+    play >> SIGNALLED
+    assert {each.order.at_once for each in play.of(Send)} == {True}
 
 
 def test_a_job_that_may_not_restart_ends_everywhere_with_the_code_that_says_so() -> None:
@@ -189,6 +229,48 @@ def test_a_node_that_reports_no_failure_of_its_own_leaves_what_was_seen() -> Non
         >> NodeLost("a", "x")
     )
     assert verdict(play).reason == "rank 0 was killed by SIGKILL; restarts used 0 of 0"
+
+
+def test_the_verdict_names_no_failure_of_an_older_cycle_that_a_node_has_told_since() -> None:
+    rules = JobRules("job", 2, restart=RestartRules(max_restarts=1, min_nodes=2))
+    play: Play = Playbook(coordinator.step, coordinator.initial_state("job"), jitter=0.0)
+    for node in ("a", "b", "d"):
+        play >> JobOpened(node, rules)
+    for node in ("a", "b", "d"):
+        play >> NodeJoined(node, -1)
+    play >> NodeLost("b", "node b is lost") >> NodeJoined("a", 0)
+    assert (play.state.cycle, play.state.parts) == (1, ("a", "d"))
+    play >> NodeStands("b", rules, MemberState.FAILED, 0)
+    play >> NodeJoined("b", 0, cause=Cause("rank 3 lost its peer", 15.0))
+    play.at(3600.0) >> NodeFailed("a", 1, "rank 0 raised", first_failure="rank 0 raised")
+    play >> NodeStopped("a", all_succeeded=False, cause=Cause("rank 0 raised", 0.1))
+    assert "root_cause_found" not in [each.event.kind for each in play.of(Publish)]
+    assert verdict(stopped(play, nodes=("b", "d"))).reason.startswith("rank 0 raised; ")
+
+
+def test_the_verdict_names_no_failure_that_the_cycle_has_gone_on_without() -> None:
+    rules = RestartRules(policy=RestartPolicyName.MIN_HEALTHY, min_nodes=2)
+    elastic = JobRules("job", 2, restart=rules, rendezvous=RendezvousRules(max_nodes=3, elastic=True))
+    play: Play = Playbook(coordinator.step, coordinator.initial_state("job"), jitter=0.0)
+    for node in ("a", "b", "c"):
+        play >> JobOpened(node, elastic)
+    for node in ("a", "b", "c"):
+        play >> NodeJoined(node, -1)
+    play >> StoreServed("a", 0, "10.0.0.1", 29500)
+    play >> NodeFailed("b", 0, "rank 2 raised", first_failure="rank 2 raised")
+    assert play.state.vacant == ("b",)
+    play >> NodeJoined("b", 0, cause=Cause("rank 2 raised", 0.1))
+    play.at(3600.0) >> NodeFailed("a", 0, "rank 0 raised", first_failure="rank 0 raised")
+    play >> NodeStopped("a", all_succeeded=False, cause=Cause("rank 0 raised", 0.1))
+    assert verdict(stopped(play, nodes=("b", "c"))).reason.startswith("rank 0 raised; ")
+
+
+def test_a_lost_node_of_the_cycle_that_is_back_as_the_job_ends_still_tells_what_came_first() -> None:
+    play = running() >> NodeFailed("a", 0, "rank 0 lost its peer", first_failure="rank 0 lost its peer")
+    play >> NodeLost("b", "node b is lost") >> NodeStands("b", JobRules("job", 2), MemberState.FAILED, 0)
+    play.at(5.0) >> NodeStopped("a", all_succeeded=False, cause=Cause("rank 0 lost its peer", 5.5))
+    play.at(6.0) >> NodeStopped("b", all_succeeded=False, cause=Cause("rank 3 raised", 9.0))
+    assert verdict(play).reason == "rank 3 raised; restarts used 0 of 0"
 
 
 def test_a_node_that_does_not_stop_is_given_up() -> None:

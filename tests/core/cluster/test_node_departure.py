@@ -19,6 +19,7 @@ from supervisor.core.cluster.cluster_messages import (
     NodeLost,
     NodeSilent,
     NodeStands,
+    NodeStopped,
     Record,
     Send,
     VerdictTaken,
@@ -35,10 +36,10 @@ TERM = 15
 ASKED = "holdfast run got SIGTERM"
 
 
-def running(*nodes: str, needed: int = 2, leader: str = "a") -> Playbook[coordinator.State]:
+def running(*nodes: str, needed: int = 2, leader: str = "a", budget: int = 3) -> Playbook[coordinator.State]:
     """Returns a job whose leader was not elected. The nodes after the first `needed` are spares."""
     play = Playbook(coordinator.step, coordinator.initial_state("job", leader=leader), jitter=0.0)
-    rules = JobRules("job", 1, restart=RestartRules(max_restarts=3, min_nodes=needed))
+    rules = JobRules("job", 1, restart=RestartRules(max_restarts=budget, min_nodes=needed))
     for node in nodes:
         play >> JobOpened(node, rules)
     for node in nodes:
@@ -212,6 +213,44 @@ def test_a_request_of_a_nodes_lost_process_does_not_hold_for_the_next_one():
     assert play.state.members["b"].leaves == ""
     play >> NodeJoined("a", 0) >> NodeJoined("b", 0)
     assert orders_to(play, Conclude) == []
+
+
+@pytest.mark.parametrize("asked", [DRAINED, LeaveAsked("b", ASKED, TERM, with_ranks=True, or_stop=True)])
+@pytest.mark.parametrize("is_heard_first", [False, True])
+def test_the_next_process_of_a_lost_node_leaves_nothing_and_stops_nothing(asked: LeaveAsked, is_heard_first: bool):
+    play = asked_while_the_spare_is_silent(asked)
+    play >> NodeLost("b", "node b is lost: another process has come in its place", comes_again=True)
+    if is_heard_first:
+        play >> NodeHeard("c")
+    play >> NodeStands("b", play.state.rules, MemberState.JOINED, 0)
+    if not is_heard_first:
+        play >> NodeHeard("c")
+    assert isinstance(play.state.phase, Gathering)
+    assert play.state.members["b"].leaves == ""
+
+
+@pytest.mark.parametrize("is_spare_lost_first", [False, True])
+def test_a_signal_to_leave_that_waits_as_the_job_fails_is_how_it_ends(is_spare_lost_first: bool) -> None:
+    play = running("a", "b", "c", leader="", budget=0) >> NodeSilent("c") >> NodeSilent("b")
+    play >> LeaveAsked("a", ASKED, TERM, with_ranks=True, or_stop=True) << ()
+    if is_spare_lost_first:
+        play >> NodeLost("c", "node c is lost")
+        assert isinstance(play.state.phase, Running)
+    play >> NodeLost("b", "node b is lost")
+    order = told(play, "a", WindDown)
+    assert isinstance(order, WindDown)
+    assert (order.signal, order.verdict) == (TERM, None)
+    if not is_spare_lost_first:
+        play >> NodeHeard("c") >> NodeStopped("c", all_succeeded=False)
+    play >> NodeStopped("a", all_succeeded=False)
+    assert verdict(play, "a") == Verdict(JobState.STOPPED, 128 + TERM, ASKED)
+
+
+def test_a_drain_that_waits_as_the_job_fails_changes_no_verdict() -> None:
+    play = running("a", "b", "c", leader="", budget=0) >> NodeSilent("c")
+    play >> LeaveAsked("a", "by kim", with_ranks=True) >> NodeLost("b", "node b is lost")
+    play >> NodeStopped("a", all_succeeded=False) >> NodeStopped("c", all_succeeded=False)
+    assert verdict(play, "a").exit_code == 1
 
 
 def test_a_stop_of_the_job_ends_the_wait_for_a_silent_node() -> None:

@@ -127,6 +127,16 @@ def test_a_node_that_ended_alone_does_not_end_the_job_that_the_ledger_knows_to_g
     assert isinstance(play.state.phase, Gathering)
 
 
+def test_a_newcomer_that_ended_alone_before_it_met_the_leader_does_not_end_the_job():
+    play = new_leader()
+    play >> stands("a", 0, store_host="h", store_port=1) >> stands("b", 1)
+    assert isinstance(play.state.phase, Running)
+    play >> stands("c", None, MemberState.INFORMED)
+    assert not orders_to(play, WindDown)
+    assert isinstance(play.state.phase, Running)
+    assert play.state.members["c"].state is MemberState.REFUSED
+
+
 def test_the_ledger_is_lost_and_a_node_that_runs_is_not_held_up_by_one_that_is_lost():
     play = new_leader(Ledger())
     play >> stands("a", 0)

@@ -52,7 +52,7 @@ def test_a_node_of_a_job_alone_stops_it() -> None:
 
 def test_a_node_with_ranks_stops_the_job_and_its_ranks_at_once() -> None:
     state, actions = job.step(in_phase(phases.Running()), signalled(), now_s=0.0)
-    assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM)]
+    assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM, is_first_of_node=True)]
     assert state.phase == phases.Stopping(phases.Leave())
 
 
@@ -154,6 +154,28 @@ def test_another_signal_while_the_leader_lets_the_node_go_kills_its_ranks_and_th
     state, actions = job.step(state, signalled(signal=int(signals.SIGINT)), now_s=2.0)
     assert worker_messages.KillWorkers() in actions
     assert not told(actions, StopAsked)
+
+
+def test_a_second_signal_to_a_node_that_could_not_leave_kills_everywhere_and_its_echo_nobody() -> None:
+    state = asked_in(phases.Running(), leaves=True)
+    state, _ = job.step(state, orders.WindDown("got SIGTERM", TERM), now_s=0.1)
+    assert state.phase == phases.Stopping(phases.Leave())
+    state, actions = job.step(state, signalled(leaves=True), now_s=1.9)
+    assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM, is_first_of_node=True)]
+    assert worker_messages.KillWorkers() not in actions
+    _, actions = job.step(state, signalled(leaves=True), now_s=3.0)
+    assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM)]
+    assert worker_messages.KillWorkers() in actions
+
+
+def test_the_first_signal_of_a_node_whose_ranks_another_one_has_ended_kills_nobody() -> None:
+    state, _ = job.step(in_phase(phases.Running()), orders.WindDown("got SIGTERM on node a", TERM), now_s=0.0)
+    event = msgspec.structs.replace(signalled(leaves=True), running=(2, 3))
+    state, actions = job.step(state, event, now_s=3.0)
+    assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM, is_first_of_node=True)]
+    assert worker_messages.KillWorkers() not in actions
+    (said,) = [each.event.reason for each in actions if isinstance(each, node_messages.Publish)]
+    assert said.startswith("got SIGTERM on node b: ranks 2 to 3 have 1800 s to end; another one after 2 s kills")
 
 
 def test_a_node_that_stays_says_why_and_waits_for_nothing() -> None:

@@ -201,11 +201,14 @@ def test_a_stop_reaches_the_ranks_of_its_node_although_no_leader_answers() -> No
     state, actions = node.step(job.state, StopRequested(JOB, "signalled", SIGTERM), now_s=1.0)
     assert [each for each in actions if isinstance(each, SignalWorkers)] == [TERM_ALL]
     assert [each.report for each in actions if isinstance(each, node_messages.TellCoordinator)] == [
-        StopAsked("signalled", SIGTERM)
+        StopAsked("signalled", SIGTERM, is_first_of_node=True)
     ]
     for at_s, kills in ((1.05, []), (2.9, []), (3.0, [KillTree(JOB, 0)])):
         state, actions = node.step(state, StopRequested(JOB, "signalled", SIGTERM), now_s=at_s)
         assert [each for each in actions if isinstance(each, KillTree)] == kills, at_s
+        (told,) = [each.report for each in actions if isinstance(each, node_messages.TellCoordinator)]
+        assert isinstance(told, StopAsked)
+        assert told.is_first_of_node is not bool(kills), "what is one request with the first signal kills nobody"
     state, actions = node.step(state, node_messages.Ordered(JOB, Introduce()), now_s=3.5)
     (stands,) = [each.report for each in actions if isinstance(each, node_messages.TellCoordinator)]
     assert isinstance(stands, NodeStands)
