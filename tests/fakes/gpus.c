@@ -90,6 +90,10 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
     }
     return NOT_FOUND;
 }
+int nvmlDeviceGetIndex(void *device, unsigned *index) {
+    *index = (unsigned)(at(device) - gpus()->device);
+    return SUCCESS;
+}
 int nvmlDeviceIsMigDeviceHandle(void *device, unsigned *is_mig) { *is_mig = mig_at(device) != NULL; return SUCCESS; }
 int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *slice, void **device) {
     *device = (void *)(uintptr_t)(((uintptr_t)slice - MIG_HANDLE) / MIGS + 1);

@@ -46,7 +46,7 @@ class Driver:
         self._nvml: Any = None
         self._refusals: tuple[type[Exception], ...] = ()
         self._events: Any = None
-        self._uuids: dict[int, str] = {}  # by index, of all GPUs seen so far: a lost one has none any more
+        self._uuids: dict[int, str] = {}  # by index, of all GPUs seen so far: an ill one may have none any more
         self._wholes: dict[str, str] = {}  # by slice seen so far: the UUID of its GPU
 
     def ready(self) -> None:
@@ -108,8 +108,10 @@ class Driver:
             whole = self._try(lambda: self._nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(slice_))
             return Device(entry, slice_, whole or slice_)
         if entry.startswith("GPU-"):
-            all_of_them = (self._by_index(index) for index in range(count))
-            matching = [each for each in all_of_them if each is not None and self.uuid(each).startswith(entry)]
+            all_of_them = ((index, self._by_index(index)) for index in range(count))
+            matching = [
+                each for index, each in all_of_them if each and self._uuid_at(index, each.handle).startswith(entry)
+            ]
             return matching[0] if len(matching) == 1 else None
         is_index = entry.isascii() and entry.isdigit() and int(entry[:6]) < count
         return self._by_index(int(entry[:6])) if is_index else None
@@ -129,6 +131,17 @@ class Driver:
 
     def uuid(self, device: Device) -> str:
         return str(self._try(lambda: self._nvml.nvmlDeviceGetUUID(device.handle)) or "")
+
+    def _uuid_at(self, index: int, handle: Any) -> str:  # noqa: ANN401 - as above
+        """Returns the UUID of the GPU at that index: the one that it had before, if it can't be read now."""
+        if uuid := self.uuid(Device("", handle, handle)):
+            self._uuids[index] = uuid
+        return self._uuids.get(index, "")
+
+    def _uuid_of_whole(self, handle: Any) -> str:  # noqa: ANN401 - as above
+        """Returns the same for the handle of a whole GPU whose index is not at hand."""
+        index = self._try(lambda: self._nvml.nvmlDeviceGetIndex(handle))
+        return self._uuid_at(index, handle) if index is not None else self.uuid(Device("", handle, handle))
 
     def pci_address(self, device: Device) -> str:
         """Returns the address as sysfs writes it, with a domain of four digits (NVML: eight). "" if it is unknown."""
@@ -207,8 +220,7 @@ class Driver:
                 if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED):
                     lost.append(index)
             else:
-                self._uuids[index] = self.uuid(Device("", handle, handle))
-                there.add(self._uuids[index])
+                there.add(self._uuid_at(index, handle))
         if visible is None:
             return [f"GPU {index}" for index in lost]
         starts = {self._whole(entry) for entry in visible if entry.startswith(("GPU-", "MIG-"))}
@@ -226,8 +238,8 @@ class Driver:
         if not entry.startswith("MIG-"):
             return entry
         slice_ = self._named(entry, 0)
-        if slice_ is not None:
-            self._wholes[entry] = self.uuid(Device("", slice_.whole, slice_.whole))
+        if slice_ is not None and (whole := self._uuid_of_whole(slice_.whole)):
+            self._wholes[entry] = whole
         return self._wholes.get(entry, entry.removeprefix("MIG-").partition("/")[0])
 
     def _action(self, device: Device) -> tuple[str | None, bool]:
@@ -281,6 +293,5 @@ class Driver:
             event = self._try(lambda: self._nvml.nvmlEventSetWait_v2(self._events, 0))
             if event is None:  # No event is left.
                 break
-            device = Device("", event.device, event.device)
-            found.append((self.uuid(device), int(event.eventData)))
+            found.append((self._uuid_of_whole(event.device), int(event.eventData)))
         return found

@@ -71,6 +71,26 @@ async def test_a_lost_gpu_is_named_however_cuda_is_told_of_it(
     assert "the driver has lost it" in unhealthy[0].reason
 
 
+async def test_a_gpu_whose_uuid_can_not_be_read_for_a_moment_is_neither_lost_nor_forgotten(
+    node_gpus: NodeGpus, gpus: Gpus
+) -> None:
+    probe, restricted = GpuProbe(node_gpus), msgspec.structs.replace(SPEC, visible_gpus=("GPU-0", "GPU-1"))
+    first, second = gpus[0].uuid, gpus[1].uuid
+    await probe.look(restricted)
+    gpus[0].uuid = b""
+    assert [each.health for each in await probe.look(restricted)] == [Health.HEALTHY, Health.HEALTHY]
+    gpus[0].uuid, gpus[1].uuid = first, b""
+    assert [each.health for each in await probe.look(restricted)] == [Health.HEALTHY, Health.HEALTHY]
+    gpus[1].is_lost = 1
+    found = await probe.look(restricted)
+    assert [(each.subject, each.health) for each in found] == [("GPU 0", Health.HEALTHY), ("GPU 1", Health.UNHEALTHY)]
+    gpus[0].uuid, gpus[1].uuid, gpus[1].is_lost = b"", second, 0
+    gpus.report_xid(0, 79)
+    found = await probe.look(restricted)
+    assert [(each.subject, each.health) for each in found] == [("GPU 0", Health.UNHEALTHY), ("GPU 1", Health.HEALTHY)]
+    assert "Xid 79" in found[0].reason, "the event of a GPU that does not tell its UUID"
+
+
 @pytest.mark.parametrize("visible", [("GPU-0",), ("0",), ("MIG-a",), ("0", ""), ("0", "-1")])
 async def test_a_lost_gpu_of_another_job_is_none_of_this_ones(
     node_gpus: NodeGpus, gpus: Gpus, visible: tuple[str, ...]
