@@ -1,10 +1,13 @@
 """What do the driver's reports on a job's GPUs mean for the node: healthy, unhealthy, or nothing?
 
 `Known` keeps what later looks are compared with: errors present at the first look do not count against a GPU, and a
-link that was down then belongs to how the node is built. Values that the driver does not know mean nothing.
+link that was down then belongs to how the node is built. Values that the driver does not know mean nothing, but a GPU
+of which it refuses all of them has not answered.
 """
 
 from __future__ import annotations
+
+import itertools
 
 import msgspec
 
@@ -38,7 +41,14 @@ class GpuWords(msgspec.Struct, frozen=True):
     ecc_errors: int | None = None
     remap_failed: bool | None = None
     remap_pending: bool | None = None
-    links: tuple[bool, ...] = ()
+    refusal: str = ""  # why the driver refuses every value, if it does not merely lack them
+    whole: str = ""  # of a slice: the UUID of its GPU
+    links: tuple[bool | None, ...] = ()  # None: this link and the later ones can't be read
+
+    @property
+    def whole_uuid(self) -> str:
+        """Returns the UUID of the whole GPU, to which all but the name belongs."""
+        return self.whole or self.uuid
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -64,9 +74,9 @@ def judge(look: Look, known: Known, *, took_s: float) -> tuple[tuple[HealthFindi
     for gpu in gpus:
         first = first_errors.get(gpu.uuid, gpu.ecc_errors or 0)
         reasons = _reasons(gpu, first, links.get(gpu.uuid, ()))
-        xids = {xid for uuid, xid in look.xids if uuid and uuid == gpu.uuid and xid in FATAL_XIDS}
+        xids = {xid for uuid, xid in look.xids if uuid and uuid == gpu.whole_uuid and xid in FATAL_XIDS}
         reasons += [f"Xid {xid}: {FATAL_XIDS[xid]}" for xid in sorted(xids)]
-        findings.append(_finding(gpu.name, reasons, took_s, note=_note(gpu, first)))
+        findings.append(_finding(gpu.name, reasons, took_s, note=_note(gpu, first), refusal=gpu.refusal))
     seen = {gpu.uuid for gpu in gpus}
     # CUDA's order ends at a lost GPU, so the ones after it are not looked at: they are not lost.
     gone = [name for name in look.lost if name not in {gpu.name for gpu in gpus}]
@@ -113,8 +123,8 @@ def _learn(look: Look, known: Known) -> Known:
             errors[gpu.uuid] = min(errors.get(gpu.uuid, gpu.ecc_errors), gpu.ecc_errors)
         before = links.get(gpu.uuid, ())
         if gpu.links:
-            padded = (*before, *(False,) * (len(gpu.links) - len(before)))
-            links[gpu.uuid] = tuple(was or is_up for was, is_up in zip(padded, gpu.links, strict=False))
+            both = itertools.zip_longest(before, gpu.links, fillvalue=False)
+            links[gpu.uuid] = tuple(bool(was or is_up) for was, is_up in both)
     return Known(tuple(names.items()), tuple(errors.items()), tuple(links.items()))
 
 
@@ -135,15 +145,18 @@ def _reasons(gpu: GpuWords, first_errors: int, links_once_up: tuple[bool, ...]) 
         reasons.append("a memory row could not be remapped; the GPU has to be replaced")
     if gpu.ecc_errors is not None and gpu.ecc_errors > first_errors:
         reasons.append(f"{gpu.ecc_errors - first_errors} uncorrectable memory errors since the first look; reset it")
-    down = [number for number, was_up in enumerate(links_once_up) if was_up and not _is_up(gpu, number)]
+    down = [number for number, was_up in enumerate(links_once_up) if was_up and _is_down(gpu, number)]
     if down:
         numbers = ", ".join(map(str, down))
         reasons.append(f"NVLink {numbers} of {len(links_once_up)} went down; check nvidia-smi nvlink -s")
     return reasons
 
 
-def _is_up(gpu: GpuWords, link: int) -> bool:
-    return link < len(gpu.links) and gpu.links[link]
+def _is_down(gpu: GpuWords, link: int) -> bool:
+    """Returns whether a link that was up is down; False if the driver refuses to say."""
+    if link < len(gpu.links):
+        return gpu.links[link] is False
+    return not gpu.refusal and None not in gpu.links
 
 
 def _note(gpu: GpuWords, first_errors: int) -> str:
@@ -156,7 +169,12 @@ def _note(gpu: GpuWords, first_errors: int) -> str:
     return "; ".join(notes)
 
 
-def _finding(subject: str, reasons: list[str], took_s: float, *, note: str = "") -> HealthFinding:
+def _finding(
+    subject: str, reasons: list[str], took_s: float, *, note: str = "", refusal: str = ""
+) -> HealthFinding:
     if reasons:
         return HealthFinding(CHECK, Health.UNHEALTHY, f"{subject}: {'; '.join(reasons)}", took_s, subject)
+    if refusal:
+        reason = f"{subject}: the driver refuses all of its values: {refusal}"
+        return HealthFinding(CHECK, Health.UNANSWERED, reason, took_s, subject)
     return HealthFinding(CHECK, Health.HEALTHY, note, took_s, subject)

@@ -61,6 +61,34 @@ def test_what_the_driver_does_not_say_is_held_against_nobody() -> None:
     ]
 
 
+def test_a_gpu_of_which_the_driver_refuses_every_value_has_not_answered() -> None:
+    refused = Look((msgspec.structs.replace(SILENT, refusal="Unknown Error"), OTHER))
+    for looks in ((refused,), (Look((WELL, OTHER)), refused)):
+        assert [(each.health, each.reason) for each in findings(*looks)] == [
+            (Health.UNANSWERED, "GPU 0: the driver refuses all of its values: Unknown Error"), (Health.HEALTHY, ""),
+        ]  # fmt: skip
+    fallen = msgspec.structs.replace(refused, xids=(("GPU-a", 79),))
+    assert [each.health for each in findings(fallen)] == [Health.UNHEALTHY, Health.HEALTHY]
+    lost = Look((msgspec.structs.replace(SILENT, refusal="GPU is lost", is_lost=True), OTHER))
+    [found, _] = findings(Look((WELL, OTHER)), lost)
+    assert found.reason == "GPU 0: the driver has lost it; reset it, or restart the node"
+
+
+def test_a_link_that_the_driver_refuses_to_describe_is_not_down() -> None:
+    well = Look((WELL, OTHER))
+    for links in ((None,), (True, None)):
+        assert [each.health for each in findings(well, changed(links=links))] == [Health.HEALTHY, Health.HEALTHY]
+        assert findings(changed(links=links), changed(links=(True, False, False)))[0].health is Health.HEALTHY
+    [found, _] = findings(well, changed(links=(False, None)))
+    assert found.reason == "GPU 0: NVLink 0 of 3 went down; check nvidia-smi nvlink -s"
+
+
+def test_an_event_of_a_gpu_counts_against_each_slice_of_it() -> None:
+    slices = tuple(msgspec.structs.replace(SILENT, name=name, uuid=name, whole="GPU-a") for name in ("MIG-a", "MIG-b"))
+    found = findings(Look((*slices, OTHER), xids=(("GPU-a", 79),)))
+    assert [each.health for each in found] == [Health.UNHEALTHY, Health.UNHEALTHY, Health.HEALTHY]
+
+
 def test_what_was_there_at_the_first_look_is_only_noted() -> None:
     worn = changed(ecc_errors=3, remap_pending=True, links=(True, False, True))
     [found, _] = findings(worn, worn)

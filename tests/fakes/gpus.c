@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-       DRIVER_NOT_LOADED = 9, TIMEOUT = 10, LIBRARY_NOT_FOUND = 12, GPU_IS_LOST = 15 };
+       DRIVER_NOT_LOADED = 9, TIMEOUT = 10, LIBRARY_NOT_FOUND = 12, GPU_IS_LOST = 15, UNKNOWN = 999 };
 enum { DEVICES = 8, PROCESSES = 8, MIGS = 4, XIDS = 32, MIG_HANDLE = 0x100, RECOVERY_ACTION = 230 };
 enum { XID_EVENT = 8 };
 
@@ -17,12 +17,12 @@ typedef struct {
     char uuid[64], bus_id[32];
     uint64_t total, used, ecc_errors;
     uint32_t minor, is_lost, memory_status, action_status, action, ecc_status, remap_failed, remap_pending;
-    uint32_t links, links_up, clique, processes, migs, model;
+    uint32_t links, links_up, clique, processes, migs, model, rows_status, links_status;
     uint8_t cluster[16];
     Process process[PROCESSES];
     Mig mig[MIGS];
 } Device;
-typedef struct { uint32_t device, xid; } Xid;
+typedef struct { uint32_t device, xid, instance; } Xid;
 typedef struct {
     uint32_t devices, init_status, hangs, calls, inits, xids, old_driver, crashes, counted_more, unused;
     Xid xid[XIDS];
@@ -67,7 +67,7 @@ int nvmlInitWithFlags(unsigned flags) {
 int nvmlShutdown(void) { return SUCCESS; }
 const char *nvmlErrorString(int status) {
     return status == NOT_SUPPORTED ? "Not Supported" : status == DRIVER_NOT_LOADED ? "Driver Not Loaded"
-         : status == GPU_IS_LOST ? "GPU is lost" : status == NOT_FOUND ? "Not Found" : "Some Error";
+         : status == UNKNOWN ? "Unknown Error" : status == GPU_IS_LOST ? "GPU is lost" : status == NOT_FOUND ? "Not Found" : "Some Error";
 }
 int nvmlDeviceGetCount_v2(unsigned *count) {
     *count = gpus()->devices + state->counted_more;
@@ -159,9 +159,10 @@ int nvmlDeviceGetRemappedRows(void *device, unsigned *corrected, unsigned *uncor
     *corrected = *uncorrected = 0;
     *pending = at(device)->remap_pending;
     *failed = at(device)->remap_failed;
-    return SUCCESS;
+    return (int)at(device)->rows_status;
 }
 int nvmlDeviceGetNvLinkState(void *device, unsigned link, unsigned *is_active) {
+    if (at(device)->links_status) return (int)at(device)->links_status;
     if (link >= at(device)->links) return INVALID_ARGUMENT;
     *is_active = at(device)->links_up >> link & 1;
     return SUCCESS;
@@ -189,6 +190,6 @@ int nvmlEventSetWait_v2(void *set, EventData *event, unsigned timeout_ms) {
     (void)set, (void)timeout_ms;
     if (xids_taken >= gpus()->xids) return TIMEOUT;
     Xid xid = state->xid[xids_taken++ % XIDS];
-    *event = (EventData){(void *)(uintptr_t)(xid.device + 1), XID_EVENT, xid.xid, 0, 0};
+    *event = (EventData){(void *)(uintptr_t)(xid.device + 1), XID_EVENT, xid.xid, xid.instance, xid.instance};
     return SUCCESS;
 }

@@ -12,6 +12,7 @@ SOURCE = Path(__file__).with_name("gpus.c")
 LIBRARY = "libnvidia-ml.so.1"
 MIB = 1 << 20
 DEVICES_MAX, PROCESSES_MAX, MIGS_MAX, XIDS_MAX = 8, 8, 4, 32
+NO_INSTANCE = 0xFFFFFFFF  # an event concerns the whole GPU
 
 
 class _Process(ctypes.Structure):
@@ -34,6 +35,7 @@ class Gpu(ctypes.Structure):
             for name in (
                 "minor", "is_lost", "memory_status", "action_status", "action", "ecc_status", "remap_failed",
                 "remap_pending", "links", "links_up", "clique", "processes", "migs", "model",
+                "rows_status", "links_status",
             )
         ),
         ("cluster", ctypes.c_uint8 * 16),
@@ -50,7 +52,7 @@ class Gpu(ctypes.Structure):
 
 
 class _Xid(ctypes.Structure):
-    _fields_ = (("device", ctypes.c_uint32), ("xid", ctypes.c_uint32))
+    _fields_ = tuple((name, ctypes.c_uint32) for name in ("device", "xid", "instance"))
 
 
 class _State(ctypes.Structure):
@@ -103,9 +105,9 @@ class Gpus:
     def __getitem__(self, number: int) -> Gpu:
         return self.state.device[number]
 
-    def report_xid(self, number: int, xid: int) -> None:
+    def report_xid(self, number: int, xid: int, *, instance: int = NO_INSTANCE) -> None:
         place = self.state.xid[self.state.xids % XIDS_MAX]
-        place.device, place.xid = number, xid
+        place.device, place.xid, place.instance = number, xid, instance
         self.state.xids += 1
 
     @property

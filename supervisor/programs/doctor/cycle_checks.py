@@ -13,7 +13,10 @@ from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
 
 PATIENCE_S = 30.0  # a job waits longer for its health service; here a person waits
 UNHEALTHY_WHY = "this node would leave the job before its first cycle"
-SILENT_WHY = "a check without an answer excludes no node unless the policy is strict, and what it looks for is unknown"
+SILENT_WHY = (
+    "a check without an answer excludes no node, except one of storage or the health service if the policy is strict; "
+    "what it looks for is unknown"
+)
 REMEDIES = {
     nvhcd_verdict.CHECK: "systemctl status nvhcd, or the service that serves the socket",
     storage_verdict.CHECK: "ls -ld the path, then findmnt and dmesg",

@@ -115,4 +115,4 @@ class NicProbe:
 
 def _words(answer: list[Any]) -> gpu_verdict.GpuWords:
     *simple, links = answer
-    return gpu_verdict.GpuWords(*simple, links=tuple(map(bool, links)))
+    return gpu_verdict.GpuWords(*simple, links=tuple(links))

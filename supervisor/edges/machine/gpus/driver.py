@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 
 LINKS_MAX = 32
 XIDS_AT_ONCE_MAX = 256
+NO_INSTANCE = 0xFFFFFFFF  # of an event that concerns the whole GPU
 
 
 class DriverError(Exception):
@@ -36,7 +37,9 @@ class Fitness(NamedTuple):
     ecc_errors: int | None = None  # uncorrectable errors since the driver was loaded
     remap_failed: bool | None = None
     remap_pending: bool | None = None
-    links: tuple[bool, ...] = ()  # whether each NVLink is up
+    refusal: str = ""  # why the driver refuses every value, if it does not merely lack them
+    whole: str = ""  # of a slice: the UUID of its GPU
+    links: tuple[bool | None, ...] = ()  # whether each NVLink is up; None: this one and later ones can't be read
 
 
 class Driver:
@@ -45,6 +48,8 @@ class Driver:
     def __init__(self) -> None:
         self._nvml: Any = None
         self._refusals: tuple[type[Exception], ...] = ()
+        self._lacks: tuple[type[Exception], ...] = ()  # refusals of what a driver or a GPU does not have
+        self._losses: tuple[type[Exception], ...] = ()
         self._events: Any = None
         self._uuids: dict[int, str] = {}  # by index, of all GPUs seen so far: an ill one may have none any more
         self._wholes: dict[str, str] = {}  # by slice seen so far: the UUID of its GPU
@@ -63,6 +68,11 @@ class Driver:
         except nvml.NVMLError as error:
             raise DriverError(f"NVML says {error}") from error
         self._refusals = (nvml.NVMLError, nvml.NVMLLibraryMismatchError)  # the second: an older driver
+        self._lacks = (
+            nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument, nvml.NVMLError_FunctionNotFound,
+            nvml.NVMLLibraryMismatchError,
+        )  # fmt: skip
+        self._losses = (nvml.NVMLError_GpuIsLost, nvml.NVMLError_ResetRequired)
         self._nvml = nvml
 
     def devices(self, visible: Sequence[str] | None, at_most: int = 0) -> list[Device]:
@@ -120,11 +130,13 @@ class Driver:
         handle = self._try(lambda: self._nvml.nvmlDeviceGetHandleByIndex(index))
         return Device(f"GPU {index}", handle, handle) if handle is not None else None
 
-    def _try(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - nvidia-ml-py has no types
-        """Returns the result of an NVML call; None if the driver refuses it."""
+    def _try(self, call: Callable[[], Any], refused: list[Exception] | None = None) -> Any:  # noqa: ANN401 - nvidia-ml-py has no types
+        """Returns the result of an NVML call; None if the driver refuses it, which is added to `refused`."""
         try:
             return call()
-        except self._refusals:
+        except self._refusals as error:
+            if refused is not None:
+                refused.append(error)
             return None
 
     # --- what is asked of a device ---------------------------------------------------------------------------------
@@ -186,24 +198,26 @@ class Driver:
     # --- fitness ---------------------------------------------------------------------------------------------------
 
     def fitness(self, device: Device) -> Fitness:
-        nvml = self._nvml
-        action, is_lost = self._action(device)
-        rows = self._try(lambda: nvml.nvmlDeviceGetRemappedRows(device.whole))
+        nvml, whole, refused = self._nvml, device.whole, list[Exception]()
+        uuid = str(self._try(lambda: nvml.nvmlDeviceGetUUID(device.handle), refused) or "")
+        action = self._try(lambda: self._action(whole), refused)
+        kinds = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+        ecc_errors = self._try(lambda: int(nvml.nvmlDeviceGetTotalEccErrors(whole, *kinds)), refused)
+        rows = self._try(lambda: nvml.nvmlDeviceGetRemappedRows(whole), refused)
+        links = self._links(whole, refused)
+        says_nothing = action is None and ecc_errors is None and rows is None and links in ([], [None])
+        reasons = [str(error) for error in refused if not isinstance(error, self._lacks)]
         return Fitness(
             device.name,
-            self.uuid(device),
-            is_lost,
+            uuid,
+            any(isinstance(error, self._losses) for error in refused),
             action,
-            ecc_errors=self._try(
-                lambda: int(
-                    nvml.nvmlDeviceGetTotalEccErrors(
-                        device.whole, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
-                    )
-                )
-            ),
+            ecc_errors,
             remap_failed=bool(rows[3]) if rows is not None else None,
             remap_pending=bool(rows[2]) if rows is not None else None,
-            links=tuple(self._links(device)),
+            refusal=reasons[0] if says_nothing and reasons else "",
+            whole=self._uuid_of_whole(whole) if whole is not device.handle else "",
+            links=tuple(links),
         )
 
     def lost(self, visible: Sequence[str] | None) -> list[str]:
@@ -216,8 +230,8 @@ class Driver:
         for index in range(nvml.nvmlDeviceGetCount()):
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            except nvml.NVMLError as error:
-                if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED):
+            except self._refusals as error:
+                if isinstance(error, self._losses):
                     lost.append(index)
             else:
                 there.add(self._uuid_at(index, handle))
@@ -242,31 +256,30 @@ class Driver:
             self._wholes[entry] = whole
         return self._wholes.get(entry, entry.removeprefix("MIG-").partition("/")[0])
 
-    def _action(self, device: Device) -> tuple[str | None, bool]:
-        """Returns what the driver asks for, and whether it has lost the GPU."""
+    def _action(self, handle: Any) -> str | None:  # noqa: ANN401 - as above
+        """Returns what the driver asks for, "" if nothing; None if the binding does not know the question."""
         nvml = self._nvml
         field: int | None = getattr(nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
         if field is None:
-            return None, False
-        try:
-            value = nvml.nvmlDeviceGetFieldValues(device.whole, [field])[0]
-        except nvml.NVMLError as error:
-            return None, error.value == nvml.NVML_ERROR_GPU_IS_LOST
+            return None
+        value = nvml.nvmlDeviceGetFieldValues(handle, [field])[0]
         if value.nvmlReturn != nvml.NVML_SUCCESS:
-            return None, value.nvmlReturn == nvml.NVML_ERROR_GPU_IS_LOST
+            raise nvml.NVMLError(value.nvmlReturn)
         action = int(value.value.uiVal)
         if action == nvml.NVML_GPU_RECOVERY_ACTION_NONE:
-            return "", False
+            return ""
         prefix = "NVML_GPU_RECOVERY_ACTION_"
         names = (each for each in dir(nvml) if each.startswith(prefix) and getattr(nvml, each) == action)
-        return next(names, str(action)).removeprefix(prefix).replace("_", " ").lower(), False
+        return next(names, str(action)).removeprefix(prefix).replace("_", " ").lower()
 
-    def _links(self, device: Device) -> list[bool]:
-        states: list[bool] = []
+    def _links(self, handle: Any, refused: list[Exception]) -> list[bool | None]:  # noqa: ANN401 - as above
+        """Returns the states of the links that there are. None is the last, if the driver refuses to say more."""
+        states: list[bool | None] = []
         for link in range(LINKS_MAX):
-            is_up = self._try(lambda link=link: self._nvml.nvmlDeviceGetNvLinkState(device.whole, link))
-            if is_up is None:  # There are no more links.
-                break
+            so_far = len(refused)
+            is_up = self._try(lambda link=link: self._nvml.nvmlDeviceGetNvLinkState(handle, link), refused)
+            if is_up is None:  # There are no more links, or the GPU is ill.
+                return states if isinstance(refused[so_far], self._lacks) else [*states, None]
             states.append(bool(is_up))
         return states
 
@@ -286,12 +299,16 @@ class Driver:
             )
 
     def xids(self) -> list[tuple[str, int]]:
-        """Returns the events since the last call, as (UUID of the GPU, Xid)."""
+        """Returns the events since the last call, as (UUID of the GPU, Xid).
+
+        Leaves out those of one instance of a GPU: the slice of another job may be ill.
+        """
         self.watch_xids()
         found: list[tuple[str, int]] = []
-        while self._events is not None and len(found) < XIDS_AT_ONCE_MAX:
+        for _ in range(XIDS_AT_ONCE_MAX if self._events is not None else 0):
             event = self._try(lambda: self._nvml.nvmlEventSetWait_v2(self._events, 0))
             if event is None:  # No event is left.
                 break
-            found.append((self._uuid_of_whole(event.device), int(event.eventData)))
+            if event.gpuInstanceId == NO_INSTANCE:
+                found.append((self._uuid_of_whole(event.device), int(event.eventData)))
         return found

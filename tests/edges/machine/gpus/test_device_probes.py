@@ -117,6 +117,53 @@ async def test_a_slice_of_a_lost_gpu_is_lost(node_gpus: NodeGpus, gpus: Gpus) ->
     assert (found.subject, found.health) == ("GPU 0", Health.UNHEALTHY)
 
 
+async def test_an_event_of_a_gpu_counts_against_its_slice_and_one_of_another_instance_does_not(
+    node_gpus: NodeGpus, gpus: Gpus
+) -> None:
+    probe, restricted = GpuProbe(node_gpus), msgspec.structs.replace(SPEC, visible_gpus=("MIG-a",))
+    gpus[0].migs = 1
+    gpus[0].mig[0].uuid = b"MIG-a"
+    await probe.look(restricted)
+    gpus.report_xid(0, 95, instance=3)
+    assert [each.health for each in await probe.look(restricted)] == [Health.HEALTHY]
+    gpus.report_xid(0, 79)
+    [found] = await probe.look(restricted)
+    assert (found.subject, found.health) == ("MIG-a", Health.UNHEALTHY)
+    assert "Xid 79" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("status", "health", "reason"),
+    [
+        (999, Health.UNANSWERED, "GPU 0: the driver refuses all of its values: Unknown Error"),
+        (15, Health.UNHEALTHY, "GPU 0: the driver has lost it; reset it, or restart the node"),
+        (16, Health.UNHEALTHY, "GPU 0: the driver has lost it; reset it, or restart the node"),
+        (3, Health.HEALTHY, ""),
+    ],
+    ids=["unknown error", "lost", "reset required", "not supported"],
+)
+async def test_a_gpu_of_which_the_driver_refuses_every_value(
+    node_gpus: NodeGpus, gpus: Gpus, status: int, health: Health, reason: str
+) -> None:
+    probe, gpu = GpuProbe(node_gpus), gpus[0]
+    if status != 3:  # otherwise its links were up, and are no longer there
+        await probe.look(SPEC)
+    gpu.ecc_status = gpu.action_status = gpu.rows_status = gpu.links_status = status
+    found, other = await probe.look(SPEC)
+    assert (found.subject, found.health, found.reason) == ("GPU 0", health, reason)
+    assert other.health is Health.HEALTHY
+
+
+@pytest.mark.parametrize("query", ["ecc_status", "action_status", "rows_status", "links_status"])
+async def test_any_query_may_say_that_a_gpu_is_lost(node_gpus: NodeGpus, gpus: Gpus, query: str) -> None:
+    probe = GpuProbe(node_gpus)
+    await probe.look(SPEC)
+    setattr(gpus[0], query, 15)
+    found, other = await probe.look(SPEC)
+    assert found.reason == "GPU 0: the driver has lost it; reset it, or restart the node"
+    assert (found.health, other.health) == (Health.UNHEALTHY, Health.HEALTHY)
+
+
 async def test_a_link_that_comes_back_at_once_costs_nothing(
     node_gpus: NodeGpus, gpus: Gpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:

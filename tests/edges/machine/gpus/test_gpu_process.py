@@ -41,8 +41,8 @@ async def test_what_the_driver_says_of_a_gpu(process: GpuProcess, gpus: Gpus) ->
     gpus[1].action, gpus[1].ecc_errors, gpus[1].remap_pending, gpus[1].links_up = 1, 2, 1, 0b1011
     gpus.report_xid(0, 79)
     answer = await process.ask("fitness", visible=None)
-    well = Fitness("GPU 0", gpus[0].uuid.decode(), False, "", 0, False, False, (True,) * 4)
-    ill = Fitness("GPU 1", gpus[1].uuid.decode(), False, "gpu reset", 2, False, True, (True, True, False, True))
+    well = Fitness("GPU 0", gpus[0].uuid.decode(), False, "", 0, False, False, links=(True,) * 4)
+    ill = Fitness("GPU 1", gpus[1].uuid.decode(), False, "gpu reset", 2, False, True, links=(True, True, False, True))
     assert answer["gpus"] == [[*each[:-1], list(each[-1])] for each in (well, ill)]
     assert answer["xids"] == [[gpus[0].uuid.decode(), 79]]
     assert (await process.ask("fitness", visible=["1"]))["xids"] == [], "each event is told once"
