@@ -1,8 +1,8 @@
 """What do the driver's reports on a job's GPUs mean for the node: healthy, unhealthy, or nothing?
 
 `Known` keeps what later looks are compared with: errors present at the first look do not count against a GPU, and a
-link that was down then belongs to how the node is built. Values that the driver does not know mean nothing, but a GPU
-of which it refuses all of them has not answered.
+link that was down then belongs to how the node is built. An Xid event counts until the GPU is reset. Values that the
+driver does not know mean nothing, but a GPU of which it refuses all of them has not answered.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 from supervisor.core.node_check_facts import Health, HealthFinding
 
 CHECK = "gpu"
+LOST_LOOKS_MIN = 2  # before a GPU that is there again counts as reset
 # Xid events after which a GPU needs a reset; programs cause the others, or the driver repairs them.
 # https://docs.nvidia.com/deploy/xid-errors
 FATAL_XIDS = {
@@ -54,40 +55,53 @@ class GpuWords(msgspec.Struct, frozen=True):
 class Look(msgspec.Struct, frozen=True):
     gpus: tuple[GpuWords, ...]
     lost: tuple[str, ...] = ()  # names of GPUs that no longer respond
-    xids: tuple[tuple[str, int], ...] = ()  # (UUID, Xid) of all Xid events
+    xids: tuple[tuple[str, int], ...] = ()  # (UUID, Xid) of the Xid events since the last look, of all GPUs
+
+
+class Past(msgspec.Struct, frozen=True):
+    """What earlier looks have shown of one GPU."""
+
+    errors_first: int | None = None  # uncorrectable errors at the first look
+    errors_last: int | None = None
+    links: tuple[bool, ...] = ()  # whether each link was ever up
+    xids: tuple[int, ...] = ()  # the fatal ones since its last reset
+    lost_looks: int = 0  # at how many looks in a row it was lost
+    has_action: bool = False  # at the last look, the driver asked for a recovery action
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What earlier looks have shown, by UUID of the GPU."""
+    """What earlier looks have shown, by UUID."""
 
-    names: tuple[tuple[str, str], ...] = ()  # of all GPUs seen so far
-    ecc_errors: tuple[tuple[str, int], ...] = ()  # at the first look
-    links: tuple[tuple[str, tuple[bool, ...]], ...] = ()  # whether each link was ever up
+    names: tuple[tuple[str, str], ...] = ()  # of all GPUs and slices seen so far that a job with these GPUs may see
+    pasts: tuple[tuple[str, Past], ...] = ()  # of all GPUs, whichever job they were checked for
 
 
 def judge(look: Look, known: Known, *, took_s: float) -> tuple[tuple[HealthFinding, ...], Known]:
     """Returns one finding for each GPU, and what is known from now on."""
-    known = _learn(look, known)
-    gpus = _recognised(look.gpus, known)
-    first_errors, links = dict(known.ecc_errors), dict(known.links)
+    # What a GPU reports while it does not tell its UUID is only compared, not believed.
+    names = dict(known.names) | {gpu.uuid: gpu.name for gpu in look.gpus if gpu.uuid}
+    pasts = _learn(look, dict(known.pasts))
+    gpus = _recognised(look.gpus, names)
     findings: list[HealthFinding] = []
     for gpu in gpus:
-        first = first_errors.get(gpu.uuid, gpu.ecc_errors or 0)
-        reasons = _reasons(gpu, first, links.get(gpu.uuid, ()))
-        xids = {xid for uuid, xid in look.xids if uuid and uuid == gpu.whole_uuid and xid in FATAL_XIDS}
-        reasons += [f"Xid {xid}: {FATAL_XIDS[xid]}" for xid in sorted(xids)]
+        past = pasts.get(gpu.whole_uuid, Past())
+        first = past.errors_first if past.errors_first is not None else gpu.ecc_errors or 0
+        reasons = [*_reasons(gpu, first, past.links), *(f"Xid {xid}: {FATAL_XIDS[xid]}" for xid in past.xids)]
         findings.append(_finding(gpu.name, reasons, took_s, note=_note(gpu, first), refusal=gpu.refusal))
     seen = {gpu.uuid for gpu in gpus}
     # CUDA's order ends at a lost GPU, so the ones after it are not looked at: they are not lost.
     gone = [name for name in look.lost if name not in {gpu.name for gpu in gpus}]
-    gone = gone or [name for uuid, name in known.names if uuid not in seen]
+    gone = gone or [name for uuid, name in names.items() if uuid not in seen]
     findings += [
         _finding(name, ["the driver has lost it; reset it, or restart the node"], took_s)
         for name in dict.fromkeys(gone)
     ]
     if not findings:
         findings.append(HealthFinding(CHECK, Health.SKIPPED, "the driver shows no GPU of this job", took_s))
-    return tuple(findings), known
+    lost = {gpu.whole_uuid for gpu in gpus if gpu.is_lost} | {uuid for uuid, name in names.items() if name in look.lost}
+    for uuid in lost & pasts.keys():
+        pasts[uuid] = msgspec.structs.replace(pasts[uuid], lost_looks=pasts[uuid].lost_looks + 1)
+    return tuple(findings), Known(tuple(names.items()), tuple(pasts.items()))
 
 
 def has_flighty(findings: tuple[HealthFinding, ...]) -> bool:
@@ -112,26 +126,41 @@ def _was_unhealthy(finding: HealthFinding | None) -> bool:
     return finding is not None and finding.health is Health.UNHEALTHY
 
 
-def _learn(look: Look, known: Known) -> Known:
-    names, errors, links = dict(known.names), dict(known.ecc_errors), dict(known.links)
+def _learn(look: Look, pasts: dict[str, Past]) -> dict[str, Past]:
+    """Returns what is known of each GPU after the look. An event of this look may be later than a reset."""
     for gpu in look.gpus:
-        if not gpu.uuid:
-            continue  # What a GPU reports while it does not tell its UUID is only compared, not believed.
-        names[gpu.uuid] = gpu.name
-        if gpu.ecc_errors is not None:
-            # A counter falls only if the driver was reloaded.
-            errors[gpu.uuid] = min(errors.get(gpu.uuid, gpu.ecc_errors), gpu.ecc_errors)
-        before = links.get(gpu.uuid, ())
-        if gpu.links:
-            both = itertools.zip_longest(before, gpu.links, fillvalue=False)
-            links[gpu.uuid] = tuple(bool(was or is_up) for was, is_up in both)
-    return Known(tuple(names.items()), tuple(errors.items()), tuple(links.items()))
+        if gpu.uuid:
+            pasts[gpu.whole_uuid] = _learn_of(gpu, pasts.get(gpu.whole_uuid, Past()))
+    for uuid, xid in look.xids:
+        if uuid and xid in FATAL_XIDS:
+            past = pasts.get(uuid, Past())
+            pasts[uuid] = msgspec.structs.replace(past, xids=tuple(sorted({*past.xids, xid})))
+    return pasts
 
 
-def _recognised(gpus: tuple[GpuWords, ...], known: Known) -> tuple[GpuWords, ...]:
+def _learn_of(gpu: GpuWords, past: Past) -> Past:
+    counts = [count for count in (past.errors_first, gpu.ecc_errors) if count is not None]
+    return Past(
+        errors_first=min(counts, default=None),  # A counter falls only if the driver was reloaded.
+        errors_last=gpu.ecc_errors if gpu.ecc_errors is not None else past.errors_last,
+        links=tuple(bool(was or is_up) for was, is_up in itertools.zip_longest(past.links, gpu.links)),
+        xids=() if _was_reset(gpu, past) else past.xids,
+        lost_looks=past.lost_looks if gpu.is_lost or gpu.refusal else 0,
+        has_action=bool(gpu.action) if gpu.action is not None else past.has_action,
+    )
+
+
+def _was_reset(gpu: GpuWords, past: Past) -> bool:
+    """Returns whether the GPU was reset since the last look. One that was lost at a single look may not have been."""
+    has_fewer_errors = gpu.ecc_errors is not None and gpu.ecc_errors < (past.errors_last or 0)
+    is_back = past.lost_looks >= LOST_LOOKS_MIN and not gpu.is_lost and not gpu.refusal
+    return has_fewer_errors or is_back or (past.has_action and gpu.action == "")
+
+
+def _recognised(gpus: tuple[GpuWords, ...], names: dict[str, str]) -> tuple[GpuWords, ...]:
     """Returns the GPUs; one whose UUID the driver does not tell has the UUID that was known by its name."""
     seen = {gpu.uuid for gpu in gpus}
-    missing = {name: uuid for uuid, name in known.names if uuid not in seen}
+    missing = {name: uuid for uuid, name in names.items() if uuid not in seen}
     return tuple(gpu if gpu.uuid else msgspec.structs.replace(gpu, uuid=missing.get(gpu.name, "")) for gpu in gpus)
 
 

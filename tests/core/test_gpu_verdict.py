@@ -110,6 +110,30 @@ def test_only_events_that_a_gpu_can_not_get_over_count() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("ill", "is_reset"),
+    [
+        ([changed(ecc_errors=2), changed(ecc_errors=0)], True),
+        ([changed(action="gpu reset"), changed(action=None), changed()], True),
+        ([changed(is_lost=True), changed(is_lost=True), changed()], True),
+        ([changed(uuid="", is_lost=True), changed(uuid="", is_lost=True), changed()], True),
+        ([Look((OTHER,), lost=("GPU 0",)), Look((OTHER,), lost=("GPU 0",)), changed()], True),
+        ([], False),
+        ([changed(is_lost=True), changed()], False),  # at a single look
+        ([changed(action="gpu reset"), changed(action=None)], False),
+        ([changed(is_lost=True)] * 2 + [changed(action=None, ecc_errors=None, refusal="Unknown Error")], False),
+        ([Look((OTHER,)), Look((OTHER,)), changed()], False),  # the driver did not say that it was lost
+    ],
+)
+def test_an_event_counts_until_the_gpu_is_reset(ill: list[Look], *, is_reset: bool) -> None:
+    begun = msgspec.structs.replace(Look((WELL, OTHER)), xids=(("GPU-a", 48), ("GPU-b", 79)))
+    reasons = [each.reason for each in findings(begun, *ill)]
+    assert any("Xid 48" in each for each in reasons) is not is_reset
+    assert any("Xid 79" in each for each in reasons), "that GPU was not reset"
+    [found, _] = findings(begun, *ill, Look((WELL, OTHER), xids=(("GPU-a", 48),)))
+    assert "Xid 48" in found.reason, "an event after the reset"
+
+
 def test_a_gpu_that_is_not_there_any_more_is_unhealthy() -> None:
     for later in (Look((WELL,)), Look((WELL,), lost=("GPU 1",))):
         found = findings(Look((WELL, OTHER)), later)

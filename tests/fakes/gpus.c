@@ -67,7 +67,8 @@ int nvmlInitWithFlags(unsigned flags) {
 int nvmlShutdown(void) { return SUCCESS; }
 const char *nvmlErrorString(int status) {
     return status == NOT_SUPPORTED ? "Not Supported" : status == DRIVER_NOT_LOADED ? "Driver Not Loaded"
-         : status == UNKNOWN ? "Unknown Error" : status == GPU_IS_LOST ? "GPU is lost" : status == NOT_FOUND ? "Not Found" : "Some Error";
+         : status == UNKNOWN ? "Unknown Error"
+         : status == GPU_IS_LOST ? "GPU is lost" : status == NOT_FOUND ? "Not Found" : "Some Error";
 }
 int nvmlDeviceGetCount_v2(unsigned *count) {
     *count = gpus()->devices + state->counted_more;

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Protocol, cast
 
 import anyio
+import msgspec
 
 from supervisor.config.device_count import INFINIBAND
 from supervisor.config.job_spec import JobSpec
@@ -33,8 +34,8 @@ class GpuProbe:
 
     def __init__(self, gpus: Node) -> None:
         self._gpus = gpus
-        self._known: dict[tuple[str, ...] | None, gpu_verdict.Known] = {}  # by the GPUs that a job may see
-        self._xids: dict[tuple[str, int], None] = {}  # of all GPUs: the driver reports each event once
+        self._known = gpu_verdict.Known()  # of all GPUs: one that fell ill in one job is ill for the next
+        self._names: dict[tuple[str, ...] | None, tuple[tuple[str, str], ...]] = {}  # by the GPUs that a job may see
 
     async def look(self, spec: JobSpec, report: object = None) -> tuple[HealthFinding, ...]:
         del report
@@ -56,13 +57,12 @@ class GpuProbe:
         begun_s = anyio.current_time()
         visible = spec.visible_gpus
         answer = cast("dict[str, Any]", await self._gpus.process.ask("fitness", visible=visible))
-        xids = ((str(uuid), int(xid)) for uuid, xid in answer["xids"])
-        self._xids |= {each: None for each in xids if each[1] in gpu_verdict.FATAL_XIDS}
-        gpus = tuple(map(_words, answer["gpus"]))
-        look = gpu_verdict.Look(gpus, tuple(map(str, answer["lost"])), tuple(self._xids))
+        xids = tuple((str(uuid), int(xid)) for uuid, xid in answer["xids"])
+        look = gpu_verdict.Look(tuple(map(_words, answer["gpus"])), tuple(map(str, answer["lost"])), xids)
         took_s = anyio.current_time() - begun_s
-        known = self._known.get(visible, gpu_verdict.Known())
-        findings, self._known[visible] = gpu_verdict.judge(look, known, took_s=took_s)
+        known = msgspec.structs.replace(self._known, names=self._names.get(visible, ()))
+        findings, self._known = gpu_verdict.judge(look, known, took_s=took_s)
+        self._names[visible] = self._known.names
         return findings
 
 

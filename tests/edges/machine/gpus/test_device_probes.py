@@ -71,6 +71,20 @@ async def test_a_lost_gpu_is_named_however_cuda_is_told_of_it(
     assert "the driver has lost it" in unhealthy[0].reason
 
 
+async def test_a_gpu_that_fell_ill_in_one_job_is_ill_for_one_that_names_it_otherwise(
+    node_gpus: NodeGpus, gpus: Gpus
+) -> None:
+    probe = GpuProbe(node_gpus)
+    await probe.look(msgspec.structs.replace(SPEC, visible_gpus=("0", "1")))
+    gpus[0].ecc_errors, gpus[0].links_up = 3, 0b0111
+    for visible in (("0",), (gpus[0].uuid.decode(),), None):
+        found = (await probe.look(msgspec.structs.replace(SPEC, visible_gpus=visible)))[0]
+        assert (found.subject, found.health) == ("GPU 0", Health.UNHEALTHY)
+        assert "3 uncorrectable memory errors since the first look; reset it; NVLink 3 of 4 went down" in found.reason
+    [found] = await probe.look(msgspec.structs.replace(SPEC, visible_gpus=("1",)))
+    assert (found.subject, found.health) == ("GPU 1", Health.HEALTHY)
+
+
 async def test_a_gpu_whose_uuid_can_not_be_read_for_a_moment_is_neither_lost_nor_forgotten(
     node_gpus: NodeGpus, gpus: Gpus
 ) -> None:
