@@ -18,7 +18,11 @@ for index in range(pynvml.nvmlDeviceGetCount()):
     device = pynvml.nvmlDeviceGetHandleByIndex(index)
     memory = pynvml.nvmlDeviceGetMemoryInfo(device)
     name = pynvml.nvmlDeviceGetName(device)
-    devices.append({"name": name, "used_bytes": memory.used, "total_bytes": memory.total})
+    try:
+        minor = pynvml.nvmlDeviceGetMinorNumber(device)
+    except pynvml.NVMLError:
+        minor = "*"
+    devices.append({"name": name, "minor": minor, "used_bytes": memory.used, "total_bytes": memory.total})
 print(json.dumps({"driver": pynvml.nvmlSystemGetDriverVersion(), "devices": devices}))
 """
 USED_MAX_BYTES = 1 << 30
@@ -90,7 +94,7 @@ def _memory(area: Area, devices: list[dict[str, int | str]]) -> None:
                 f"gpu {index}",
                 told,
                 why="a job that starts now has less memory",
-                remedy=f"fuser -v /dev/nvidia{index} shows who holds it",
+                remedy=f"fuser -v /dev/nvidia{device['minor']} shows who holds it",  # its index may be another number
             )
         else:
             area.ok(f"gpu {index}", told)

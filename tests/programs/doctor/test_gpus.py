@@ -43,19 +43,22 @@ def test_a_container_without_gpus_on_a_node_with_a_driver_has_no_problem(
 
 def test_memory_that_is_held_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     told = (
-        '{"driver": "570.1", "devices": [{"name": "H100", "used_bytes": 4294967296, "total_bytes": 85899345920},'
-        ' {"name": "H100", "used_bytes": 1, "total_bytes": 85899345920}]}'
+        '{"driver": "570.1", "devices": ['
+        '{"name": "H100", "minor": 2, "used_bytes": 4294967296, "total_bytes": 85899345920},'
+        ' {"name": "H100", "minor": 0, "used_bytes": 1, "total_bytes": 85899345920}]}'
     )
     program(tmp_path, "python", f"echo '{told}'")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin/python"))
     found = gpus.look(machine_of(tmp_path, {"/dev/nvidia0": "", "/dev/nvidia1": ""}))
     assert the(found, "nvml").found == "driver 570.1, 2 GPUs"
     assert the(found, "gpu 0").found == "H100, 4.0 of 80 GiB in use"
+    assert the(found, "gpu 0").remedy == "fuser -v /dev/nvidia2 shows who holds it", "not the index"
     assert graded(found) == {"nvml": Grade.OK, "gpu 0": Grade.NOTE, "gpu 1": Grade.OK}
 
 
 def test_gpus_that_cuda_counts_in_another_order_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    devices = ", ".join(f'{{"name": "{name}", "used_bytes": 1, "total_bytes": 2}}' for name in ("H100", "L4"))
+    size = '"minor": 0, "used_bytes": 1, "total_bytes": 2'
+    devices = ", ".join(f'{{"name": "{name}", {size}}}' for name in ("H100", "L4"))
     program(tmp_path, "python", f'echo \'{{"driver": "570.1", "devices": [{devices}]}}\'')
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin/python"))
     machine = machine_of(tmp_path, {"/dev/nvidia0": "", "/dev/nvidia1": ""})
