@@ -32,8 +32,13 @@ class Teller(msgspec.Struct, frozen=True):
         return said, tuple(kept)
 
     def changes(self, before: tuple[HealthFinding, ...], after: tuple[HealthFinding, ...]) -> tuple[Publish, ...]:
-        """Reports changes found by a check between two cycles, or by one that is no longer awaited."""
+        """Reports changes found by a check between two cycles, or by one that is no longer awaited.
+
+        A new subject that is healthy is no change, unless a fault of a subject before is gone with its name.
+        """
         known = {each.name: each.health for each in before}
+        names = {each.name for each in after}
+        is_recovery = any(each.health is not Health.HEALTHY and each.name not in names for each in before)
         return tuple(
             self._say(
                 "node_check_changed",
@@ -42,7 +47,7 @@ class Teller(msgspec.Struct, frozen=True):
                 (each,),
             )
             for each in after
-            if each.health is not known.get(each.name, Health.HEALTHY)
+            if each.health is not known.get(each.name, None if is_recovery else Health.HEALTHY)
         )
 
     def _silence(self, finding: HealthFinding) -> Publish:

@@ -46,3 +46,14 @@ def test_between_two_cycles_only_changes_are_reported() -> None:
     (change,) = TELLER.changes((), (ILL,))
     assert change.event.reason == "a check of node a changes: disk is unhealthy: /b can't be read"
     assert TELLER.changes((), (WELL,)) == ()
+
+
+def test_a_recovery_is_told_under_the_names_that_it_has() -> None:
+    silent = HealthFinding("gpu", Health.UNANSWERED, "NVML has not answered within 5 s")
+    first, second = (HealthFinding("gpu", Health.HEALTHY, subject=f"GPU {index}") for index in range(2))
+    (told,) = TELLER.changes((silent,), (first,))
+    assert (told.event.kind, told.event.reason) == (
+        "node_check_changed", "a check of node a changes: gpu GPU 0 is healthy"
+    )  # fmt: skip
+    assert len(TELLER.changes((silent, first), (first, second))) == 1
+    assert TELLER.changes((first,), (first, second)) == ()
