@@ -12,7 +12,7 @@ from supervisor.core.node_check_facts import CheckPlan, Health, HealthCheckPolic
 NVHCD_DEADLINE_S = 135.0  # the client gives up after 130
 STORAGE_DEADLINE_S = 20.0  # each path has a deadline of its own below it
 STORAGE_PATIENCE_S = 1.0
-DEVICES_DEADLINE_S = 8.0  # the process that asks NVML is given up before
+DEVICES_DEADLINE_S = 16.0  # the process that asks is given up before, even if it is started and then asked twice
 STORAGE_PERIOD_S = 60.0  # between two cycles; all nodes of a job ask the same servers
 
 

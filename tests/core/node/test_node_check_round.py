@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from supervisor.config.node_check_plans import HealthChecks
 from supervisor.core.cluster.cluster_messages import NodeExcluded, NodeJoined
 from supervisor.core.facts import Cause
 from supervisor.core.node import node_check_round
@@ -93,6 +94,16 @@ def test_an_unfit_node_says_why_and_then_that_nothing_runs_there() -> None:
     excluded = NodeExcluded("a", "node a is unhealthy: nvhcd counts 2 failed checks")
     assert [each.report for each in actions if isinstance(each, TellCoordinator)] == [excluded, JOINED]
     assert [each.event.kind for each in actions if isinstance(each, Publish)] == ["node_checked", "node_unhealthy"]
+
+
+def test_a_gpu_whose_loss_is_confirmed_slowly_excludes_its_node() -> None:
+    node = Node(*HealthChecks(has_gpus=True).plans("a"))
+    node.send(RoundBegun(), JoinWanted(JOINED))
+    lost = (HealthFinding("gpu", Health.UNHEALTHY, "GPU 1: the driver has lost it", subject="GPU 1"),)
+    assert node.reports(DeadlineReached(), at=9.0) == []
+    assert node.reports(checked(1, lost), at=9.0) == [
+        NodeExcluded("a", "node a is unhealthy: GPU 1: the driver has lost it"), JOINED
+    ]  # fmt: skip
 
 
 def test_one_bad_thing_of_several_is_enough() -> None:

@@ -1,6 +1,6 @@
 """What do the checks of GPUs and of network cards find on this node?
 
-Both ask the disposable GPU process. A finding that may pass a moment later is checked twice before it counts.
+Each asks a disposable process of its own. A finding that may pass a moment later is checked twice before it counts.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ class Node(Protocol):
 
     @property
     def process(self) -> GpuProcess: ...
+
+    @property
+    def cards(self) -> GpuProcess: ...
 
     def are_there(self) -> bool: ...
 
@@ -93,7 +96,7 @@ class NicProbe:
     async def _look(self, spec: JobSpec) -> tuple[HealthFinding, ...]:
         begun_s = anyio.current_time()
         health = spec.health
-        answer = await self._gpus.process.ask(
+        answer = await self._gpus.cards.ask(
             "ports",
             folder=self._folder,
             state_template=health.link_state_template,

@@ -1,8 +1,8 @@
-"""How is the process that speaks to NVML kept, and what happens if it does not answer?
+"""How is a process that speaks to NVML or to network cards kept, and what happens if it does not answer?
 
 The first question starts it, or `warm` does so ahead of it. A process that does not answer in time is killed, and the
-next question starts another. If even SIGKILL does not end it (state D), it is left alone, and NVML is not asked while
-it is there.
+next question starts another. If even SIGKILL does not end it (state D), it is left alone, and nothing is asked while it
+is there.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ LINE_BYTES_MAX = 1024 * 1024
 END_S = 1.0
 STARTS_STUCK_MAX = 2  # each is a thread that waits for the file system of the interpreter
 DOOMED_S = 0.2
+NVML = "NVML"
+CARDS = "the driver of the network cards"
 
 
 class SilentError(Exception):
@@ -42,9 +44,12 @@ class SilentError(Exception):
 class GpuProcess:
     """Asks one process at a time. Use it only from the event loop's thread."""
 
-    def __init__(self, *, environment: Mapping[str, str] | None = None, answer_s: float = ANSWER_S) -> None:
-        """`environment` is that of the process; None: this one's."""
+    def __init__(
+        self, *, environment: Mapping[str, str] | None = None, answer_s: float = ANSWER_S, asked: str = NVML
+    ) -> None:
+        """`environment` is that of the process; None: this one's. `asked`: what people read that the process asks."""
         self._environment = environment
+        self._asked = asked
         self.answer_s = answer_s
         self._current: _Running | None = None
         self._doomed: list[_Running] = []  # killed, but not ended yet
@@ -68,7 +73,7 @@ class GpuProcess:
             await within(takes_s + self.answer_s, lambda: asyncio.wait((future,)))
             if future.done():
                 return future.result()
-            why = f"NVML has not answered within {self.answer_s:g} s"
+            why = f"{self._asked} has not answered within {self.answer_s:g} s"
             future.cancel()
             self._give_up(running, why)
             raise SilentError(why)
@@ -106,12 +111,14 @@ class GpuProcess:
     async def _start(self) -> _Running:
         self._doomed = [each for each in self._doomed if not each.has_ended]
         if self._doomed:
-            raise SilentError(f"NVML hangs: process {self._doomed[0].process.pid} asks it and can't be ended")
+            pid = self._doomed[0].process.pid
+            raise SilentError(f"{self._asked} hangs: process {pid} asks it and can't be ended")
         environment = dict(os.environ if self._environment is None else self._environment)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH", ""))))
         start = partial(_execute, [sys.executable, "-P", "-c", PROGRAM], environment)
         try:
-            return _Running(await self._threads.call(start, timeout_s=self.answer_s, discard=process_table.discard))
+            process = await self._threads.call(start, timeout_s=self.answer_s, discard=process_table.discard)
+            return _Running(process, self._asked)
         except OSError as error:
             raise SilentError(f"{sys.executable} cannot be started ({error.strerror or error})") from error
 
@@ -126,9 +133,10 @@ class GpuProcess:
 class _Running:
     """One process, from its start until it is reaped."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], asked: str) -> None:
         """Raises OSError without a descriptor of the process, which has then ended."""
         self.process = process
+        self._name = f"the process that asks {asked}"
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, asyncio.Future[dict[str, object]]] = {}
         self._asked = 0
@@ -166,10 +174,10 @@ class _Running:
         try:
             written = os.write(self._questions, line)
         except OSError as error:  # The process has just ended, or reads nothing.
-            raise SilentError(f"the process that asks NVML can't be asked ({error.strerror})") from error
+            raise SilentError(f"{self._name} can't be asked ({error.strerror})") from error
         if written < len(line):
             self.kill("its questions have filled the pipe")
-            raise SilentError("the process that asks NVML reads no questions")
+            raise SilentError(f"{self._name} reads no questions")
 
     def kill(self, why: str) -> None:
         if not self.has_ended:
@@ -208,7 +216,7 @@ class _Running:
             if pipe is not None:
                 pipe.close()
         self.ended.set()
-        self._lose(f"the process that asks NVML has ended with {code}")
+        self._lose(f"{self._name} has ended with {code}")
 
     def _lose(self, why: str) -> None:
         waiting, self._waiting = self._waiting, {}

@@ -1,4 +1,4 @@
-"""The disposable process: it alone calls NVML, whose calls may hang if a GPU is ill.
+"""The disposable process: it alone calls NVML, whose calls may hang if a GPU is ill, or reads network cards.
 
 It reads questions from standard input, one JSON object a line, and writes each answer with the question's number to
 standard output. Answers to waits come later, all others at once. The process ends at the end of its input.

@@ -1,6 +1,6 @@
 """What is the state of each InfiniBand port, and how often did its link go down?
 
-The disposable process reads it from sysfs: the driver asks the card, which may not answer.
+A disposable process reads it from sysfs: the driver asks the card, which may not answer.
 """
 
 from __future__ import annotations

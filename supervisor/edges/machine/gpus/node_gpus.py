@@ -1,6 +1,7 @@
 """What can be asked of this node's GPUs? Without a driver, nothing is started or loaded.
 
 One process answers for all jobs (gpu_process.py). It starts with the first workers, so that it is ready at a restart.
+Network cards have a process of their own, so that one that hangs does not keep the GPUs from being asked.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class NodeGpus:
         self._given = environment
         self._are_there = False
         self._process: GpuProcess | None = None
+        self._cards: GpuProcess | None = None
         self._dev = dev
         self._sysfs = sysfs
         self._cpus = cpus
@@ -58,6 +60,15 @@ class NodeGpus:
 
             self._process = GpuProcess(environment=self._given)
         return self._process
+
+    @property
+    def cards(self) -> GpuProcess:
+        """Returns the process that reads the network cards."""
+        if self._cards is None:
+            from supervisor.edges.machine.gpus.gpu_process import CARDS, GpuProcess  # Late: only if there are cards.
+
+            self._cards = GpuProcess(environment=self._given, asked=CARDS)
+        return self._cards
 
     async def warm(self) -> None:
         if self.are_there():
@@ -119,8 +130,9 @@ class NodeGpus:
         return NicProbe(self)
 
     async def aclose(self) -> None:
-        if self._process is not None:
-            await self._process.aclose()
+        for process in (self._process, self._cards):
+            if process is not None:
+                await process.aclose()
 
 
 def _places(spec: JobSpec, answer: Mapping[str, Any], allowed: Collection[int]) -> tuple[GpuPlace, ...]:

@@ -26,6 +26,6 @@ def gpus(tmp_path: Path, nvml_library: Path) -> Gpus:
 @pytest.fixture
 async def node_gpus(gpus: Gpus, tmp_path: Path) -> AsyncGenerator[NodeGpus]:
     node_gpus = NodeGpus(worker_socket=SOCKET, environment=gpus.environ(), dev=str(tmp_path))
-    node_gpus.process.answer_s = 20.0  # the machine may be busy
+    node_gpus.process.answer_s = node_gpus.cards.answer_s = 20.0  # the machine may be busy
     yield node_gpus
     await node_gpus.aclose()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import anyio
 import msgspec
 import pytest
 
+from supervisor.config import node_check_plans
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.node_check_plans import HealthChecks
-from supervisor.core.node_check_facts import Health
-from supervisor.edges.machine.gpus import device_probes
+from supervisor.core.node_check_facts import Health, HealthFinding
+from supervisor.edges.machine.gpus import device_probes, gpu_process
 from supervisor.edges.machine.gpus.device_probes import GpuProbe, NicProbe
 from supervisor.edges.machine.gpus.nic_ports import read_ports
 from supervisor.edges.machine.gpus.node_gpus import NodeGpus
@@ -211,6 +213,11 @@ async def test_a_driver_that_hangs_or_does_not_start_tells_nothing_about_the_nod
     assert time.monotonic() - before_s < 20
 
 
+def test_a_look_that_is_started_and_asks_twice_ends_before_its_deadline() -> None:
+    waits_s = (gpu_process.ANSWER_S, 2 * (gpu_process.DOOMED_S + gpu_process.ANSWER_S), device_probes.CONFIRM_S)
+    assert sum(waits_s) < node_check_plans.DEVICES_DEADLINE_S
+
+
 async def test_a_node_without_a_driver_is_skipped(tmp_path: Path) -> None:
     without = NodeGpus(worker_socket=SOCKET, environment={})
     if not without.are_there():
@@ -257,6 +264,31 @@ async def test_a_port_that_comes_back_at_once_costs_nothing(
     await probe.look(SPEC)
     write(cards, "mlx5_0", state="2: INIT")
     assert {each.health for each in await probe.look(SPEC)} == {Health.HEALTHY}
+
+
+async def test_a_card_that_hangs_keeps_no_gpu_from_being_checked(
+    node_gpus: NodeGpus, gpus: Gpus, cards: Path
+) -> None:
+    gpu_probe, nic_probe = GpuProbe(node_gpus), NicProbe(node_gpus, folder=str(cards))
+    await gpu_probe.look(SPEC)
+    (cards / "mlx5_0/ports/1/state").unlink()
+    os.mkfifo(cards / "mlx5_0/ports/1/state")
+    node_gpus.cards.answer_s = 0.5
+    gpus[1].is_lost = 1
+    found: dict[str, tuple[HealthFinding, ...]] = {}
+
+    async def look(probe: GpuProbe | NicProbe) -> None:
+        found[type(probe).__name__] = await probe.look(SPEC)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(look, nic_probe)
+        tasks.start_soon(look, gpu_probe)
+    assert [each.health for each in found["GpuProbe"]] == [Health.HEALTHY, Health.UNHEALTHY]
+    [silent] = found["NicProbe"]
+    assert (silent.health, silent.reason) == (
+        Health.UNANSWERED,
+        "the network cards can't be looked at: the driver of the network cards has not answered within 0.5 s",
+    )
 
 
 async def test_a_port_that_flaps_is_debounced(node_gpus: NodeGpus, cards: Path) -> None:
