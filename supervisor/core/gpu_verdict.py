@@ -198,9 +198,7 @@ def _note(gpu: GpuWords, first_errors: int) -> str:
     return "; ".join(notes)
 
 
-def _finding(
-    subject: str, reasons: list[str], took_s: float, *, note: str = "", refusal: str = ""
-) -> HealthFinding:
+def _finding(subject: str, reasons: list[str], took_s: float, *, note: str = "", refusal: str = "") -> HealthFinding:
     if reasons:
         return HealthFinding(CHECK, Health.UNHEALTHY, f"{subject}: {'; '.join(reasons)}", took_s, subject)
     if refusal:

@@ -266,9 +266,7 @@ async def test_a_port_that_comes_back_at_once_costs_nothing(
     assert {each.health for each in await probe.look(SPEC)} == {Health.HEALTHY}
 
 
-async def test_a_card_that_hangs_keeps_no_gpu_from_being_checked(
-    node_gpus: NodeGpus, gpus: Gpus, cards: Path
-) -> None:
+async def test_a_card_that_hangs_keeps_no_gpu_from_being_checked(node_gpus: NodeGpus, gpus: Gpus, cards: Path) -> None:
     gpu_probe, nic_probe = GpuProbe(node_gpus), NicProbe(node_gpus, folder=str(cards))
     await gpu_probe.look(SPEC)
     (cards / "mlx5_0/ports/1/state").unlink()
