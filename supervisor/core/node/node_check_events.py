@@ -34,7 +34,7 @@ class Teller(msgspec.Struct, frozen=True):
     def changes(self, before: tuple[HealthFinding, ...], after: tuple[HealthFinding, ...]) -> tuple[Publish, ...]:
         """Reports changes found by a check between two cycles, or by one that is no longer awaited.
 
-        A new subject that is healthy is no change, unless a fault of a subject before is gone with its name.
+        A new subject that is healthy counts as a change only if a fault has disappeared together with its name.
         """
         known = {each.name: each.health for each in before}
         names = {each.name for each in after}
