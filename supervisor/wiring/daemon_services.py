@@ -20,6 +20,7 @@ from supervisor.edges.machine.folders.cordon_file import CordonFile
 from supervisor.edges.machine.own_process import fd_store, sd_notify
 from supervisor.edges.machine.own_process import signals as signal_edge
 from supervisor.edges.machine.own_process.threads import in_thread_or_here
+from supervisor.edges.machine.processes.job_claims import JobClaims, claim_folders
 from supervisor.edges.operators import control_api
 from supervisor.edges.operators.control_api import ControlApi
 from supervisor.edges.operators.control_gate import NODE_CONNECTIONS_MAX, ControlGate
@@ -43,12 +44,13 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
     listener = _tcp_listener(settings)
     meter = Meter()
     handlers = (*log_handlers, MeterHandler(meter), *otlp.handlers(settings.otlp_traces))
-    # Root's process keeps the cordon of a supervisor that it started.
+    # Root's process keeps the cordon of a supervisor that it started. Such a supervisor never asks for the user's home,
+    # which may be on a server that does not answer: the user's jobs need not use it.
     is_started_by_root = settings.user_service.handover_fd >= 0
-    places = dict.fromkeys((*state_dir.own_places(settings.state_dir), paths.state_dir))
-    file = None if is_started_by_root else CordonFile(*places, stand_in=state_dir.made_stand_in)
+    file = None if is_started_by_root else _cordon_file(settings, paths)
     async with open_supervisor(
         paths,
+        claims=JobClaims(claim_folders({})) if is_started_by_root else None,
         log_handlers=handlers,
         open_peers=peers_of_jobs,
         keep_cordon=file.keep if file is not None else None,
@@ -116,6 +118,11 @@ def _paths(settings: DaemonSettings, folder: Path) -> SupervisorPaths:
         log_limits=settings.log_limits,
         warning=state.warning,
     )
+
+
+def _cordon_file(settings: DaemonSettings, paths: SupervisorPaths) -> CordonFile:
+    places = dict.fromkeys((*state_dir.own_places(settings.state_dir), paths.state_dir))
+    return CordonFile(*places, stand_in=state_dir.made_stand_in)
 
 
 async def _stay_cordoned(running: Running, file: CordonFile) -> None:

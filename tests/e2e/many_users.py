@@ -75,10 +75,10 @@ class Service:
         self.environment = {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8", "SECRET_OF_ROOT": "hunter2"}
         self.start()
 
-    def name_user(self, name: str, uid: int) -> None:
+    def name_user(self, name: str, uid: int, home: str = "/tmp") -> None:
         """Adds a user to the database that the service sees."""
         passwd = self.place / "passwd"
-        passwd.write_text(Path("/etc/passwd").read_text() + f"{name}:x:{uid}:{uid}::/tmp:/bin/sh\n")
+        passwd.write_text(Path("/etc/passwd").read_text() + f"{name}:x:{uid}:{uid}::{home}:/bin/sh\n")
         subprocess.run(self.inside("mount", "--bind", str(passwd), "/etc/passwd"), check=True)
 
     def inside(self, *command: str) -> list[str]:

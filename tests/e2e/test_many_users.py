@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -308,3 +309,35 @@ def test_nothing_of_a_user_is_left_once_the_service_has_ended():
         running.close()
         assert not Path(f"/proc/{pid}").exists()
         assert job.wait(many_users.END_S) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="no /dev/fuse for a home that does not answer")
+def test_a_home_that_does_not_answer_ends_no_job():
+    """Nobody uses it; neither a second submission nor the next supervisor of that user asks for it."""
+    with many_users.service("--users", f"{ALICE}") as running, contextlib.ExitStack() as undo:
+        home = running.place / "home"
+        home.mkdir()
+        served = subprocess.Popen(
+            running.inside(sys.executable, str(many_users.ROOT / "tests" / "soak" / "unanswering_fs.py"), str(home)),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/",
+        )  # fmt: skip
+        undo.callback(served.communicate)
+        assert served.stdin is not None and served.stdout is not None
+        assert served.stdout.readline() == "mounted\n"
+        running.name_user("alice", ALICE, str(home))
+        first = running.started(ALICE, *HOLDFAST, "run", "--job-id", "first", WHO_AM_I, "stay")
+        undo.callback(first.communicate)
+        undo.callback(first.kill)
+        assert first.stdout is not None and first.stdout.readline()
+        served.stdin.write("stop\n")
+        served.stdin.flush()
+        second = running.run(ALICE, *HOLDFAST, "run", "--job-id", "second", WHO_AM_I)
+        assert second.returncode == 0, second.stderr
+        _, pid = running.supervisor_of(ALICE)
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: running.supervisor_of(ALICE)[1] != pid, "another supervisor")
+        until(lambda: "first" in running.jobs(ALICE), "the first job under it")
+        (record,) = [job for name, job in running.jobs(ALICE).items() if name == "first"]
+        assert (record["cycle"], record["state"]) == (0, "running")
+        served.stdin.write("go\n")
+        served.stdin.flush()

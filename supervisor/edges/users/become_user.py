@@ -30,11 +30,11 @@ def become(uid: int, gid: int, groups: list[int], limits: list[tuple[str, int, i
     if os.getpriority(os.PRIO_PROCESS, 0) < 0:
         os.setpriority(os.PRIO_PROCESS, 0, 0)  # nor may they run before others
     os.umask(UMASK)
-    for name, _, hard in limits:
+    for name, soft, hard in limits:
         number = getattr(resource, f"RLIMIT_{name}")
-        most = resource.getrlimit(number)[1]
-        least = hard if most == resource.RLIM_INFINITY else most if hard == resource.RLIM_INFINITY else min(hard, most)
-        resource.setrlimit(number, (least, least))
+        least = _less(hard, resource.getrlimit(number)[1])
+        # A spawner is executed with this limit, and the C library takes the size of all its threads' stacks from it.
+        resource.setrlimit(number, (_less(soft, least) if name == "STACK" else least, least))
     _join_empty_keyring()
     if uid:
         os.setgroups(groups)
@@ -44,6 +44,12 @@ def become(uid: int, gid: int, groups: list[int], limits: list[tuple[str, int, i
         _set(PR_SET_NO_NEW_PRIVS, 1)  # later programs gain no rights through setuid or setgid bits
         if os.getresuid() != (uid, uid, uid) or os.getresgid() != (gid, gid, gid) or _can_be_root_again():
             raise PermissionError("the kernel did not take root's rights away")
+
+
+def _less(one: int, other: int) -> int:
+    if one == resource.RLIM_INFINITY:
+        return other
+    return one if other == resource.RLIM_INFINITY else min(one, other)
 
 
 def _can_be_root_again() -> bool:

@@ -19,7 +19,7 @@ from supervisor.edges.users.user_folders import Record, UserFolder
 from supervisor.edges.users.user_process import StartedSupervisor
 from supervisor.errors import ExhaustedError, NotNowError
 
-STARTS_AT_ONCE_MAX, STARTS_PER_S = 16.0, 0.2  # of supervisors of one login
+STARTS_AT_ONCE_MAX, STARTS_PER_S = 16.0, 0.2  # of supervisors of one login, or restarts of one
 START_TIMEOUT_S = 70.0  # longer than systemd waits for a unit
 KILL_TIMEOUT_S = 10.0  # for systemd to pass the signal on, and for a look at all processes
 KILLED_TIMEOUT_S = 5.0  # for the kernel to end a killed process
@@ -44,8 +44,8 @@ class Processes(Protocol):
         ...
 
 
-class _Login:
-    """What the supervisors of one login share: one start at a time, in a thread that no other login needs."""
+class _Starts:
+    """What first starts of one login, or restarts of one supervisor, share: one at a time, in a thread of their own."""
 
     def __init__(self) -> None:
         self.lock = anyio.Lock()
@@ -58,7 +58,7 @@ class SupervisorProcesses:
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
-        self._logins: dict[int, _Login] = {}
+        self._of: dict[int | str, _Starts] = {}  # login, or name of an identity
         self._starts = ConnectionRateLimit(STARTS_AT_ONCE_MAX, STARTS_PER_S)
         self._places = anyio.CapacityLimiter(KILLS_MAX)
         self._kills = SideThreads(stuck_max=KILLS_MAX)
@@ -75,27 +75,29 @@ class SupervisorProcesses:
     ) -> StartedSupervisor:
         """Starts a supervisor. Raises HoldfastError.
 
-        `is_first`: it has no jobs yet. `is_last`: however often, since it only ends its jobs.
+        `is_first`: it has no jobs yet. Others are restarts, whose jobs must not wait for those of the same login.
+        `is_last`: however often, since it only ends its jobs.
         """
-        of_login = self._logins.setdefault(login, _Login())
-        async with of_login.lock:
-            if not is_last and not self._starts.allows(login, anyio.current_time()):
+        whose = login if is_first else identity.name
+        starts = self._of.setdefault(whose, _Starts())
+        async with starts.lock:
+            if not is_last and not self._starts.allows(whose, anyio.current_time()):
                 raise ExhaustedError(
                     f"cannot start the supervisor of user id {identity.uid}: supervisors of this login were started "
                     f"too often; try again in {1 / STARTS_PER_S:g} s"
                 )
 
             def start() -> StartedSupervisor:
-                with of_login.discarding:
+                with starts.discarding:
                     pass
                 return self._processes.start(identity, limits, folder)
 
             def discard(late: StartedSupervisor) -> None:
-                with of_login.discarding:
+                with starts.discarding:
                     self._discard(late, folder, is_first=is_first)
 
             try:
-                return await of_login.calls.call(start, timeout_s=START_TIMEOUT_S, discard=discard)
+                return await starts.calls.call(start, timeout_s=START_TIMEOUT_S, discard=discard)
             except OSError as error:
                 kind = ExhaustedError if kernel_error_remedies.remedy(error) else NotNowError
                 raise kind(f"cannot start the supervisor of user id {identity.uid}: {error}; see the log") from error
@@ -108,10 +110,10 @@ class SupervisorProcesses:
         """Kills the supervisor and all that it has started. Returns whether the supervisor is gone."""
         return await self._killed(record, self._processes.kill_all)
 
-    def forget(self, login: int) -> None:
-        """Forgets a login without supervisors, unless a start of one is stuck: that one may still come."""
-        if login in self._logins and not self._logins[login].calls.stuck:
-            del self._logins[login]
+    def forget(self, whose: int | str) -> None:
+        """Forgets a login without supervisors, or an identity, unless a start is stuck: that one may still come."""
+        if whose in self._of and not self._of[whose].calls.stuck:
+            del self._of[whose]
 
     async def _killed(self, record: Record, kill: Callable[[Record], None]) -> bool:
         try:

@@ -95,6 +95,12 @@ class UserFolder(msgspec.Struct, frozen=True):
         """Writes the record. Raises OSError."""
         self._write(RECORD, record)
 
+    def note_limits(self, limits: Limits) -> None:
+        """Writes other limits into the record, if it can be written."""
+        with suppress(OSError):
+            record = records.read(self.path / RECORD, Record, bytes_max=RECORD_BYTES_MAX)
+            self._write(RECORD, msgspec.structs.replace(record, limits=limits))
+
     def note_process(self, pid: int, started_ticks: int, variables: Mapping[str, str]) -> None:
         """Adds the process to the record; called by the supervisor while it is still root. Raises OSError."""
         self._write(PROCESS, _Process(pid, started_ticks, dict(variables)))

@@ -16,7 +16,7 @@ import msgspec
 
 from supervisor.edges.machine.own_process import kernel_error_remedies
 from supervisor.edges.machine.processes import process_table
-from supervisor.edges.machine.processes.peer_identity import Identity, Limits, raise_hard, user_variables
+from supervisor.edges.machine.processes.peer_identity import Identity, Limits, highest, raise_hard, user_variables
 from supervisor.edges.machine.processes.process_table import ProcessEntry
 from supervisor.edges.users import become_user
 from supervisor.edges.users.user_folders import Record, UserFolder
@@ -156,8 +156,11 @@ def kill_all(record: Record) -> None:
     process_table.send(found, signal.SIGKILL)
 
 
-def raise_limits(record: Record, limits: Limits) -> None:
-    """Raises the limits after a process with the same user and groups has shown higher ones."""
-    with suppress(OSError, ValueError):
-        if is_running(record):
-            raise_hard(record.pid, limits)
+def raise_limits(record: Record, limits: Limits) -> Record:
+    """Raises the limits after a process with the same user and groups has shown higher ones; returns the new record."""
+    raised = highest(record.limits, limits)
+    if raised == record.limits:
+        return record
+    if is_running(record):
+        raise_hard(record.pid, raised)
+    return msgspec.structs.replace(record, limits=raised)

@@ -142,6 +142,7 @@ class UserSupervisors:
             login = self._login_of(user.identity.uid)
             if all(self._login_of(each.identity.uid) != login for each in self._users.values()):
                 self._processes.forget(login)
+            self._processes.forget(user.identity.name)
 
     async def _reach(self, user: _User, limits: Limits) -> UserLink:
         async with user.lock:
@@ -153,7 +154,10 @@ class UserSupervisors:
                     )
                 return await self._connected(user, limits)
             if user.record is not None:
-                user_process.raise_limits(user.record, limits)
+                raised = user_process.raise_limits(user.record, limits)
+                if raised is not user.record:  # The next supervisor of this user has them from its start on.
+                    user.record = raised
+                    await in_thread_or_here(user.folder.note_limits, raised.limits)
             return user.link
 
     async def _connected(self, user: _User, limits: Limits) -> UserLink:

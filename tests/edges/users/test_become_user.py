@@ -25,6 +25,7 @@ print(json.dumps({
     "uids": os.getresuid(), "gids": os.getresgid(), "groups": os.getgroups(),
     "caps": [int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")],
     "no_new_privileges": status["NoNewPrivs"], "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+    "stack": resource.getrlimit(resource.RLIMIT_STACK),
     "nice": os.getpriority(os.PRIO_PROCESS, 0), "umask": os.umask(0),
     "oom_score_adj": open("/proc/self/oom_score_adj").read().strip(),
     "may_be_traced": ctypes.CDLL(None).prctl(3, 0, 0, 0, 0),  # PR_GET_DUMPABLE
@@ -96,6 +97,12 @@ def test_limits_are_never_more_than_those_given_and_those_of_root():
     assert json.loads(_become(limits=[["NOFILE", 10, 333]])[0])["files"] == [333, 333]
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     assert json.loads(_become(limits=[["NOFILE", 10, hard + 1]])[0])["files"] == [hard, hard]
+
+
+def test_the_soft_limit_of_stacks_stays_since_threads_of_a_job_have_stacks_of_that_size():
+    """With "unlimited", those of glibc have 2 MiB on x86-64."""
+    assert json.loads(_become(limits=[["STACK", 8 << 20, 1 << 30]])[0])["stack"] == [8 << 20, 1 << 30]
+    assert json.loads(_become(limits=[["STACK", resource.RLIM_INFINITY, 1 << 30]])[0])["stack"] == [1 << 30] * 2
 
 
 def test_a_change_that_fails_runs_nothing(tmp_path: Path):

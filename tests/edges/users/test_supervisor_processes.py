@@ -42,9 +42,9 @@ class Fakes:
         self.slow[record.identity.uid].wait()
 
 
-async def _started(processes: SupervisorProcesses, uid: int, login: int) -> None:
+async def _started(processes: SupervisorProcesses, uid: int, login: int, *, is_first: bool = True) -> None:
     with anyio.fail_after(20):
-        await processes.start(Identity(uid, uid, ()), (), FOLDER, login)
+        await processes.start(Identity(uid, uid, ()), (), FOLDER, login, is_first=is_first)
 
 
 async def test_starts_of_one_login_are_bounded() -> None:
@@ -56,6 +56,16 @@ async def test_starts_of_one_login_are_bounded() -> None:
         await _started(processes, 100_000, ALICE)
     assert len(fakes.starts) == STARTS_AT_ONCE_MAX
     await _started(processes, BOB, BOB)
+
+
+async def test_restarts_of_one_supervisor_are_bounded() -> None:
+    fakes = Fakes()
+    processes = SupervisorProcesses(fakes)
+    for _ in range(int(STARTS_AT_ONCE_MAX)):
+        await _started(processes, ALICE, ALICE, is_first=False)
+    with pytest.raises(ExhaustedError, match="started too often"):
+        await _started(processes, ALICE, ALICE, is_first=False)
+    await _started(processes, 100_000, ALICE, is_first=False)
 
 
 async def test_a_start_that_hangs_is_abandoned_and_delays_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,9 +87,9 @@ async def test_a_start_that_hangs_is_abandoned_and_delays_nobody_else(monkeypatc
         await _started(processes, 100_000, ALICE)
     await _started(processes, BOB, BOB)
     fakes.slow[ALICE].set()
-    while not fakes.killed:  # it came too late
+    while not fakes.ended:  # it came too late
         await anyio.lowlevel.checkpoint()
-    assert fakes.killed == [ALICE]
+    assert (fakes.ended, fakes.killed) == ([ALICE], [])
 
 
 async def test_a_kill_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

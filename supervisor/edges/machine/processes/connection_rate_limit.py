@@ -16,21 +16,21 @@ class ConnectionRateLimit:
     def __init__(self, burst: float = BURST, per_s: float = PER_S) -> None:
         self._burst = burst
         self._per_s = per_s
-        self._left: dict[int, tuple[float, float]] = {}  # user id → times left, and since when
+        self._left: dict[int | str, tuple[float, float]] = {}  # user id, or its name → times left, and since when
 
-    def allows(self, uid: int, now_s: float) -> bool:
-        left, at_s = self._left.get(uid, (self._burst, now_s))
+    def allows(self, whose: int | str, now_s: float) -> bool:
+        left, at_s = self._left.get(whose, (self._burst, now_s))
         left = min(self._burst, left + (now_s - at_s) * self._per_s)
         if left < 1:
             return False
         if len(self._left) >= USERS_MAX:
             self._forget(now_s)
-        self._left[uid] = (left - 1, now_s)
+        self._left[whose] = (left - 1, now_s)
         return True
 
     def _forget(self, now_s: float) -> None:
         """Forgets users with a full allowance; all, if so many users have just come."""
         counted = {
-            uid: each for uid, each in self._left.items() if each[0] + (now_s - each[1]) * self._per_s < self._burst
+            whose: each for whose, each in self._left.items() if each[0] + (now_s - each[1]) * self._per_s < self._burst
         }
         self._left = counted if len(counted) < USERS_MAX else {}

@@ -102,16 +102,30 @@ def set_limits(pid: int, limits: Limits) -> None:
 
 
 def raise_hard(pid: int, limits: Limits) -> None:
-    """Raises hard limits to at least these; needs root. Raises OSError, also if root may not raise limits."""
+    """Raises hard limits to at least these, as far as root may. Needs root.
+
+    Raises the soft one where both are equal, since a supervisor uses all that it may have.
+    """
     for name, _, hard in limits:
         number = getattr(resource, f"RLIMIT_{name}")
-        soft, had = resource.prlimit(pid, number)
-        if _less(hard, had) != hard:
-            resource.prlimit(pid, number, (soft, hard))
+        with suppress(OSError, ValueError):  # more than the node allows, or the process is gone
+            soft, had = resource.prlimit(pid, number)
+            if _less(hard, had) != hard:
+                resource.prlimit(pid, number, (hard if soft == had else soft, hard))
+
+
+def highest(one: Limits, other: Limits) -> Limits:
+    """Returns the limits of `one`, with hard ones at least those of `other`."""
+    hard = {name: limit for name, _, limit in other}
+    return tuple((name, soft, _more(limit, hard.get(name, limit))) for name, soft, limit in one)
 
 
 def _number(text: str) -> int:
     return resource.RLIM_INFINITY if text == "unlimited" else int(text)
+
+
+def _more(one: int, other: int) -> int:
+    return other if _less(one, other) == one else one
 
 
 def _less(one: int, other: int) -> int:

@@ -7,6 +7,7 @@ import resource
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from holdfast_wire import socket_user
@@ -88,3 +89,25 @@ def test_names_tell_users_with_other_groups_apart():
     }
     assert len(names) == 4
     assert Identity(1, 1, (3, 2)).name == Identity(1, 1, (2, 3)).name
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root raises hard limits")
+def test_each_limit_that_can_be_raised_is_raised_and_the_soft_one_where_it_was_as_high():
+    with subprocess.Popen(["sleep", "60"]) as process:
+        for limit, soft in ((resource.RLIMIT_NOFILE, 300), (resource.RLIMIT_STACK, 8 << 20)):
+            resource.prlimit(process.pid, limit, (soft, 300 if soft == 300 else 16 << 20))
+        too_many = int(Path("/proc/sys/fs/nr_open").read_text()) + 1
+        peer_identity.raise_hard(process.pid, (("NOFILE", 0, too_many), ("STACK", 0, 32 << 20)))
+        assert resource.prlimit(process.pid, resource.RLIMIT_STACK) == (8 << 20, 32 << 20)
+        peer_identity.raise_hard(process.pid, (("NOFILE", 0, 400),))
+        assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (400, 400)
+        peer_identity.raise_hard(process.pid, (("NOFILE", 0, 200),))
+        assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (400, 400)
+        process.kill()
+
+
+def test_the_highest_limits_keep_the_soft_ones():
+    infinite = resource.RLIM_INFINITY
+    one, other = (("NOFILE", 5, 300), ("STACK", 6, infinite)), (("NOFILE", 9, 400), ("STACK", 9, 7))
+    assert peer_identity.highest(one, other) == (("NOFILE", 5, 400), ("STACK", 6, infinite))
+    assert peer_identity.highest(other, one) == (("NOFILE", 9, 400), ("STACK", 9, infinite))
