@@ -74,7 +74,7 @@ async def serve_users(settings: DaemonSettings, reread: Callable[[], DaemonSetti
         await in_thread_or_here(folders.make)
         admission = Admission(settings.user_service.users)
         with socket_claim.held(folder), control_socket(folder) as listener:
-            await _Service(settings, reread, folders, admission, listener, states).serve()
+            await _Service(settings, reread, folders, admission, listener, (folder, states)).serve()
     finally:
         log.close()
     return 0
@@ -90,14 +90,15 @@ class _Service:
         folders: UserFolders,
         admission: Admission,
         listener: socket.socket,
-        states: Path,
+        places: tuple[Path, Path],
     ) -> None:
+        """`places`: the folders of sockets and of states."""
         self._settings = settings
         self._reread = reread
         self._folders = folders
         self._admission = admission
         self._listener = listener
-        self._states = states
+        self._folder, self._states = places
         self._notifier = sd_notify.Notifier()
         service = settings.user_service
         self._units = UserUnits(service.unit, service.shares) if service.unit else None
@@ -114,8 +115,7 @@ class _Service:
                 flags.USER_UNIT.flag,
             )
         async with anyio.create_task_group() as tasks:
-            places = dict.fromkeys((self._states, *state_dir.own_places(self._settings.state_dir)))
-            kept = CordonFile(*places, stand_in=state_dir.made_stand_in)
+            kept = _cordon_file(self._folder, self._states, self._settings)
             cordon = await in_thread_or_here(kept.read)
             logins = Logins()
             users = UserSupervisors(
@@ -218,6 +218,16 @@ class _Service:
 
     def kill_all(self, record: Record) -> None:
         (self._units or user_process).kill_all(record)
+
+
+def _cordon_file(folder: Path, states: Path, settings: DaemonSettings) -> CordonFile:
+    """Returns the file of the node's cordon. Where no state can be written, it is beside the sockets.
+
+    The unit keeps that folder until the node reboots. Its /tmp, another stand-in, is a new one at each start.
+    """
+    noted = (folder,) if CordonFile(folder).read() else ()
+    places = dict.fromkeys((states, *state_dir.own_places(settings.state_dir), *noted))
+    return CordonFile(*places, stand_in=lambda: folder)
 
 
 def arguments_of(identity: Identity, settings: DaemonSettings) -> list[str]:

@@ -14,6 +14,7 @@ import anyio
 import pytest
 
 from supervisor.config.daemon_settings import DaemonSettings, parse_daemon
+from supervisor.edges.machine.folders.cordon_file import CordonFile
 from supervisor.edges.machine.folders import socket_dir
 from supervisor.edges.machine.own_process import fd_store, unix_listener
 from supervisor.edges.machine.own_process.sd_notify import Notifier
@@ -71,6 +72,25 @@ def test_a_collector_that_no_user_could_reach_is_refused_at_the_start(monkeypatc
     otlp.check_for_users("http://x")
 
 
+async def test_a_cordon_on_a_node_without_a_writable_disk_outlives_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Its unit has a new /tmp at each start; the folder of sockets stays."""
+    monkeypatch.setattr(users_daemon.state_dir, "own_places", lambda _: ())
+    settings = parse_daemon(["--users", "all"], environ={})
+    sockets, gone = tmp_path / "sockets", tmp_path / "gone"
+    sockets.mkdir()
+
+    def next_service() -> CordonFile:
+        return users_daemon._cordon_file(sockets, gone, settings)  # pyright: ignore[reportPrivateUsage]
+
+    await next_service().keep("its disk is read-only")
+    assert "may not outlive this node's next reboot" in caplog.text
+    assert next_service().read() == "its disk is read-only"
+    await next_service().keep("")
+    assert next_service().read() == ""
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may serve other users")
 async def test_the_end_of_the_service_waits_for_no_reload(tmp_path: Path):
     """The user database, which a reload asks, does not answer."""
@@ -88,7 +108,7 @@ async def test_the_end_of_the_service_waits_for_no_reload(tmp_path: Path):
 
     async def serve(listener: socket.socket) -> None:
         service = users_daemon._Service(  # pyright: ignore[reportPrivateUsage]
-            settings, reread, folders, admission, listener, tmp_path / "state"
+            settings, reread, folders, admission, listener, (tmp_path, tmp_path / "state")
         )
         await service.serve()
         ended.set()
