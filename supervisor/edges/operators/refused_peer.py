@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 5.0
 BYTES_MAX = 256 * 1024  # read from one peer
+CALLS_MAX = 4  # of one peer: the commands of ours make one
+READ_BYTES_MAX = 1024  # a turn of the loop: one that opens and resets calls in 26 bytes would cost it 0.1 s otherwise
 
 
 async def refuse(client: socket.socket, refusal: HoldfastError) -> None:
@@ -30,19 +32,24 @@ async def refuse(client: socket.socket, refusal: HoldfastError) -> None:
     except (ImportError, MemoryError, OSError):
         return
 
+    peer = _FewCalls(client)
+
     async def refused(_: Call) -> None:
+        peer.calls_left -= 1
         raise CallError(code_of(refusal), str(refusal), refusal_to_wire(refusal))
 
     with anyio.move_on_after(TIMEOUT_S):
-        await GrpcConnection(_FewBytes(client), {}, Places(1), message_bytes_max=0, otherwise=refused).run()
+        await GrpcConnection(peer, {}, Places(1), message_bytes_max=0, otherwise=refused).run()
 
 
-class _FewBytes(SocketStream):
-    """Ends after BYTES_MAX."""
+class _FewCalls(SocketStream):
+    """Ends after BYTES_MAX, or after CALLS_MAX."""
 
+    _read_bytes_max = READ_BYTES_MAX
     _left = BYTES_MAX
+    calls_left = CALLS_MAX
 
     async def receive(self) -> bytes:
-        data = await super().receive() if self._left > 0 else b""
+        data = await super().receive() if self._left > 0 and self.calls_left > 0 else b""
         self._left -= len(data)
         return data

@@ -1,7 +1,7 @@
 """Who may connect to the control socket of a node's service, and who is refused?
 
-Root's process asks the kernel who connects, and hands the connection to that user's supervisor. It does not read any
-byte that an admitted user sends.
+Root's process asks the kernel who connects, and hands the connection to that user's supervisor. It reads nothing from a
+connection but to refuse it: of another user, or of one whose supervisor cannot be reached.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from h2.connection import H2Connection
 
 from supervisor.edges.machine.processes.socket_stream import SocketStream
 from supervisor.edges.operators import refused_peer
@@ -88,3 +89,25 @@ async def test_a_peer_that_sends_without_end_is_left(monkeypatch: pytest.MonkeyP
             with anyio.fail_after(30):
                 await refused_peer.refuse(own, NotPermittedError("cannot answer you: no; ask as another user"))
             tasks.cancel_scope.cancel()
+
+
+async def test_a_peer_that_opens_and_resets_calls_without_end_is_left_after_a_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A reset stream counts as closed, so the bound of streams at a time does not hold here."""
+    monkeypatch.setattr(refused_peer, "TIMEOUT_S", 3600.0)
+    client = H2Connection()
+    client.initiate_connection()
+    for _ in range(2_000):
+        number = client.get_next_available_stream_id()
+        client.send_headers(number, [(":method", "POST"), (":scheme", "http"), (":path", "/x"), (":authority", "x")])
+        client.reset_stream(number)
+    own, other = socket.socketpair()
+    with own, other:
+        own.setblocking(False)
+        other.setblocking(False)
+        sent = other.send(client.data_to_send())
+        assert sent > 32 << 10
+        with anyio.fail_after(30):
+            await refused_peer.refuse(own, NotPermittedError("cannot answer you: no; ask as another user"))
+        assert len(own.recv(1 << 20)) > sent / 2

@@ -16,6 +16,8 @@ READ_BYTES_MAX = 16 * 1024  # a turn of the loop takes no more from one peer
 class SocketStream:
     """A connected socket that does not block. The caller closes it."""
 
+    _read_bytes_max = READ_BYTES_MAX
+
     def __init__(self, peer: socket.socket) -> None:
         self._peer = peer
 
@@ -24,7 +26,7 @@ class SocketStream:
         while True:
             await anyio.wait_readable(self._peer)
             try:
-                return self._peer.recv(READ_BYTES_MAX)
+                return self._peer.recv(self._read_bytes_max)
             except (BlockingIOError, InterruptedError):
                 continue
             except OSError:
