@@ -1,7 +1,8 @@
 """How does a node's service serve several users, and which rights does each of its processes have?
 
 This process runs as root. It admits clients and starts one supervisor for each user, as that user. It runs no jobs,
-keeps no records of them, and reads nothing that a user wrote but a few calls that it refuses. Root's own jobs have such a supervisor, too.
+keeps no records of them, and reads nothing that a user wrote but a few calls that it refuses. Root's own jobs have such
+a supervisor, too.
 """
 
 from __future__ import annotations

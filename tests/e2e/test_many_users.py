@@ -322,13 +322,15 @@ def test_a_home_that_does_not_answer_ends_no_job():
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/",
         )  # fmt: skip
         undo.callback(served.communicate)
-        assert served.stdin is not None and served.stdout is not None
+        assert served.stdin is not None
+        assert served.stdout is not None
         assert served.stdout.readline() == "mounted\n"
         running.name_user("alice", ALICE, str(home))
         first = running.started(ALICE, *HOLDFAST, "run", "--job-id", "first", WHO_AM_I, "stay")
         undo.callback(first.communicate)
         undo.callback(first.kill)
-        assert first.stdout is not None and first.stdout.readline()
+        assert first.stdout is not None
+        assert first.stdout.readline()
         served.stdin.write("stop\n")
         served.stdin.flush()
         second = running.run(ALICE, *HOLDFAST, "run", "--job-id", "second", WHO_AM_I)

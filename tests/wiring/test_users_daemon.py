@@ -14,8 +14,8 @@ import anyio
 import pytest
 
 from supervisor.config.daemon_settings import DaemonSettings, parse_daemon
-from supervisor.edges.machine.folders.cordon_file import CordonFile
 from supervisor.edges.machine.folders import socket_dir
+from supervisor.edges.machine.folders.cordon_file import CordonFile
 from supervisor.edges.machine.own_process import fd_store, unix_listener
 from supervisor.edges.machine.own_process.sd_notify import Notifier
 from supervisor.edges.machine.processes.logins import Logins

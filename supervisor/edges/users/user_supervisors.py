@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable, Coroutine
+from functools import partial
 
 import anyio
 import msgspec
@@ -157,7 +158,7 @@ class UserSupervisors:
                 raised = user_process.raise_limits(user.record, limits)
                 if raised is not user.record:  # The next supervisor of this user has them from its start on.
                     user.record = raised
-                    await in_thread_or_here(user.folder.note_limits, raised.limits)
+                    await in_thread_or_here(partial(user.folder.note_limits, raised.limits))
             return user.link
 
     async def _connected(self, user: _User, limits: Limits) -> UserLink:

@@ -70,13 +70,14 @@ def _look(program: str, **changes: object) -> list[str]:
 
 def test_nothing_of_root_is_left():
     facts, again = _become()
-    assert json.loads(facts) | {"files": None} == {
+    assert json.loads(facts) | {"files": None, "stack": None} == {
         "uids": [54321] * 3,
         "gids": [54322] * 3,
         "groups": [54330],
         "caps": [0, 0, 0, 0],
         "no_new_privileges": "1",
         "files": None,
+        "stack": None,
         "nice": 0,
         "umask": 0o022,
         "oom_score_adj": "0",
