@@ -76,7 +76,11 @@ async def test_a_cordon_on_a_node_without_a_writable_disk_outlives_the_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """Its unit has a new /tmp at each start; the folder of sockets stays."""
-    monkeypatch.setattr(users_daemon.state_dir, "own_places", lambda _: ())
+
+    def none(_: str | None) -> tuple[Path, ...]:
+        return ()
+
+    monkeypatch.setattr(users_daemon.state_dir, "own_places", none)
     settings = parse_daemon(["--users", "all"], environ={})
     sockets, gone = tmp_path / "sockets", tmp_path / "gone"
     sockets.mkdir()
