@@ -3,196 +3,55 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
-import socket
-import subprocess
-import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
-import msgspec
 import pytest
-from anyio.abc import TaskGroup
-from anyio.lowlevel import EventLoopToken
 
 from supervisor.edges.machine.processes import process_table
-from supervisor.edges.machine.processes.peer_identity import ROOT, Identity, Limits
+from supervisor.edges.machine.processes.peer_identity import ROOT, Identity
 from supervisor.edges.users import supervisor_processes, user_process, user_supervisor_limit, user_supervisors
 from supervisor.edges.users import user_link_messages as messages
 from supervisor.edges.users.supervisor_processes import SupervisorProcesses
-from supervisor.edges.users.user_folders import Record, UserFolder, UserFolders
-from supervisor.edges.users.user_link import HandoverReceiver
-from supervisor.edges.users.user_process import StartedSupervisor
+from supervisor.edges.users.user_folders import Record, UserFolders
 from supervisor.edges.users.user_supervisors import UserSupervisors
 from supervisor.errors import ExhaustedError, NotNowError
+from tests.edges.users.fake_supervisors import ALICE, BOB, Fakes, come, house
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders for somebody else")
 
-ALICE, BOB = Identity(54321, 54321, ()), Identity(54322, 54322, ())
 
-
-def started(identity: Identity, limits: Limits, command: list[str]) -> Record:
-    """Starts a process in the place of a supervisor, whose parent waits for it at once."""
-    process = subprocess.Popen(command, start_new_session=True)
-    threading.Thread(target=process.wait, daemon=True).start()
-    found = process_table.look_up(process.pid)
-    assert found is not None
-    return Record(identity, limits, process.pid, found.started_ticks)
-
-
-class Fakes:
-    """Replaces processes: each start puts a receiver into this process."""
-
-    def __init__(self) -> None:
-        self.starts: list[Identity] = []
-        self.listeners: dict[int, socket.socket] = {}
-        self.running: dict[int, anyio.CancelScope] = {}
-        self.receivers: dict[int, HandoverReceiver] = {}
-        self.clients: dict[int, list[socket.socket]] = {}
-        self.heard: list[messages.ToUser] = []
-        self.fault: Exception | None = None
-        self.records: list[Record] = []
-        self.killed: list[Record] = []
-
-    def start(self, identity: Identity, limits: Limits, folder: UserFolder) -> StartedSupervisor:
-        """Starts one, in a thread, as the real one does."""
-        if self.fault is not None:
-            raise self.fault
-        self.starts.append(identity)
-        folder.make(identity)
-        self.listeners[identity.uid] = folder.listen()
-        anyio.from_thread.run_sync(self._open, identity.uid, token=self.token)
-        record = started(identity, limits, ["sleep", "600"])
-        self.records.append(record)
-        folder.note(record)
-        return StartedSupervisor(None, record)
-
-    def kill(self, record: Record) -> None:
-        self.killed.append(record)
-        user_process.kill(record)
-
-    def kill_all(self, record: Record) -> None:
-        self.killed.append(record)
-        user_process.kill_all(record)
-
-    def end(self, uid: int) -> None:
-        """Ends the supervisor: its receiver and its process."""
-        self.running[uid].cancel()
-        user_process.kill([each for each in self.records if each.identity.uid == uid][-1])
-
-    def _open(self, uid: int) -> None:
-        came = self.clients.setdefault(uid, [])
-        self.receivers[uid] = HandoverReceiver(self.listeners[uid].detach(), take=came.append, hear=self.heard.append)
-        self.tasks.start_soon(self._run, uid)
-
-    async def _run(self, uid: int) -> None:
-        with anyio.CancelScope() as scope:
-            self.running[uid] = scope
-            await self.receivers[uid].run()
-
-    tasks: TaskGroup
-    token: EventLoopToken
-
-
-@asynccontextmanager
-async def house(
-    tmp_path: Path, *, login_of: Callable[[int], int] = int
-) -> AsyncGenerator[tuple[UserSupervisors, Fakes]]:
-    folders = UserFolders(tmp_path / "run", tmp_path / "state")
-    folders.make()
-    fakes = Fakes()
-    try:
-        async with anyio.create_task_group() as tasks:
-            fakes.tasks, fakes.token = tasks, anyio.lowlevel.current_token()
-            with anyio.fail_after(30):
-                yield UserSupervisors(folders, SupervisorProcesses(fakes), tasks, login_of=login_of), fakes
-            tasks.cancel_scope.cancel()
-    finally:
-        for record in fakes.records:
-            user_process.kill(record)
-        for clients in fakes.clients.values():
-            for client in clients:
-                client.close()
-
-
-async def _come(users: UserSupervisors, identity: Identity, limits: Limits = ()) -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        await users.hand_over(theirs, identity, limits)
-
-
-async def test_the_next_supervisor_of_a_user_has_the_highest_limits_that_its_processes_have_shown(
-    tmp_path: Path,
-) -> None:
-    async with house(tmp_path) as (users, fakes):
-        for hard in (256, 4096, 1024):
-            await _come(users, ALICE, (("NOFILE", 256, hard),))
-        assert resource.prlimit(fakes.records[0].pid, resource.RLIMIT_NOFILE)[1] >= 4096
-        (record,) = (tmp_path / "run").rglob("record.json")
-        assert UserFolder(record.parent, tmp_path).record() == msgspec.structs.replace(
-            fakes.records[0], limits=(("NOFILE", 256, 4096),)
-        )
-        fakes.end(ALICE.uid)
-        while len(fakes.records) < 2:
-            await anyio.lowlevel.checkpoint()
-        assert fakes.records[1].limits == (("NOFILE", 256, 4096),)
-
-
-async def test_restarts_of_supervisors_wait_for_nobody_of_the_same_login(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All come back at once after an upgrade, and a node of a job is lost that is away for some seconds."""
-    async with house(tmp_path, login_of=lambda _: ALICE.uid) as (users, fakes):
-        for identity in (ALICE, BOB):
-            await _come(users, identity)
-        may_go, really_start = threading.Event(), fakes.start
-
-        def start(identity: Identity, limits: Limits, folder: UserFolder) -> StartedSupervisor:
-            if identity == ALICE:
-                may_go.wait(20)
-            return really_start(identity, limits, folder)
-
-        monkeypatch.setattr(fakes, "start", start)
-        for identity in (ALICE, BOB):
-            fakes.end(identity.uid)
-        while fakes.starts[2:] != [BOB]:
-            await anyio.lowlevel.checkpoint()
-        may_go.set()
-        while fakes.starts[2:] != [BOB, ALICE]:
-            await anyio.lowlevel.checkpoint()
-
-
-async def test_each_user_gets_one_supervisor_however_many_clients_come(tmp_path: Path) -> None:
+async def test_each_user_gets_one_supervisor_however_many_clientscome(tmp_path: Path) -> None:
     async with house(tmp_path) as (users, fakes):
         async with anyio.create_task_group() as clients:
             for _ in range(5):
-                clients.start_soon(_come, users, ALICE)
-                clients.start_soon(_come, users, BOB)
+                clients.start_soon(come, users, ALICE)
+                clients.start_soon(come, users, BOB)
         assert sorted(each.uid for each in fakes.starts) == [54321, 54322]
         assert {uid: len(clients) for uid, clients in fakes.clients.items()} == {54321: 5, 54322: 5}
 
 
 async def test_one_that_is_gone_is_started_again_by_itself(tmp_path: Path) -> None:
     async with house(tmp_path) as (users, fakes):
-        await _come(users, ALICE)
+        await come(users, ALICE)
         fakes.end(54321)
         while len(fakes.starts) < 2:
             await anyio.lowlevel.checkpoint()
-        await _come(users, ALICE)
+        await come(users, ALICE)
         assert fakes.starts == [ALICE, ALICE]
 
 
 async def test_one_that_was_let_go_is_started_by_the_next_client_alone(tmp_path: Path) -> None:
     async with house(tmp_path) as (users, fakes):
-        await _come(users, ALICE)
+        await come(users, ALICE)
         fakes.receivers[54321].say_idle()
         while messages.Leave() not in fakes.heard:
             await anyio.lowlevel.checkpoint()
         fakes.end(54321)
-        await _come(users, ALICE)
+        await come(users, ALICE)
         assert fakes.starts == [ALICE, ALICE]
 
 
@@ -200,31 +59,31 @@ async def test_a_start_that_fails_is_told_to_the_client_and_hurts_nobody_else(tm
     async with house(tmp_path) as (users, fakes):
         fakes.fault = NotNowError("cannot start the supervisor of user id 54321: no processes left")
         with pytest.raises(NotNowError, match="no processes left"):
-            await _come(users, ALICE)
+            await come(users, ALICE)
         fakes.fault = None
-        await _come(users, BOB)
-        await _come(users, ALICE)
+        await come(users, BOB)
+        await come(users, ALICE)
 
 
 async def test_the_next_service_finds_the_supervisors_of_this_one(tmp_path: Path) -> None:
     async with house(tmp_path) as (users, fakes):
-        await _come(users, ALICE)
+        await come(users, ALICE)
         folders = UserFolders(tmp_path / "run", tmp_path / "state")
         next_one = UserSupervisors(folders, SupervisorProcesses(fakes), fakes.tasks, login_of=int)
         await next_one.find_again()
-        await _come(next_one, ALICE)
+        await come(next_one, ALICE)
         assert fakes.starts == [ALICE]
         assert len(fakes.clients[54321]) == 2
 
 
 async def test_a_later_supervisor_hears_of_the_cordon_too(tmp_path: Path) -> None:
     async with house(tmp_path) as (users, fakes):
-        await _come(users, ROOT)
-        await _come(users, ALICE)
+        await come(users, ROOT)
+        await come(users, ALICE)
         fakes.receivers[0].say(messages.Cordon("new cable"))
         while len(fakes.heard) < 2:
             await anyio.lowlevel.checkpoint()
-        await _come(users, BOB)
+        await come(users, BOB)
         assert fakes.heard == [messages.Cordon("new cable")] * 3
 
 
@@ -236,27 +95,27 @@ async def test_one_that_is_found_after_the_cordon_has_ended_hears_of_the_end(tmp
         kept.append(reason)
 
     async with house(tmp_path) as (users, fakes):
-        await _come(users, ROOT)
-        await _come(users, ALICE)
+        await come(users, ROOT)
+        await come(users, ALICE)
         fakes.receivers[0].say_cordon("")
         folders, processes = UserFolders(tmp_path / "run", tmp_path / "state"), SupervisorProcesses(fakes)
         next_one = UserSupervisors(
             folders, processes, fakes.tasks, login_of=int, cordon="new cable", keep_cordon=keep
         )  # fmt: skip
-        await _come(next_one, ROOT)
+        await come(next_one, ROOT)
         while not (kept and fakes.heard[-1:] == [messages.Cordon("")]):
             await anyio.lowlevel.checkpoint()
         assert kept == [""]
         fakes.heard.clear()
-        await _come(next_one, ALICE)
+        await come(next_one, ALICE)
         assert fakes.heard == [messages.Cordon("")]
 
 
 @asynccontextmanager
 async def cordoned(tmp_path: Path) -> AsyncGenerator[tuple[UserSupervisors, Fakes]]:
     async with house(tmp_path) as (users, fakes):
-        await _come(users, ROOT)
-        await _come(users, ALICE)
+        await come(users, ROOT)
+        await come(users, ALICE)
         await _tell(fakes, "new cable", count=2)
         yield users, fakes
 
@@ -268,8 +127,8 @@ async def test_one_that_has_heard_of_the_end_of_a_cordon_hears_of_it_no_more(tmp
         fakes.end(54321)
         while len(fakes.starts) < 3:
             await anyio.lowlevel.checkpoint()
-        await _come(users, ALICE)
-        await _come(users, BOB)
+        await come(users, ALICE)
+        await come(users, BOB)
         assert fakes.heard == []
 
 
@@ -278,15 +137,15 @@ async def test_one_that_was_gone_as_the_cordon_ended_hears_of_the_end_once(tmp_p
         fakes.fault = NotNowError("no processes left")
         fakes.end(54321)
         with pytest.raises((ExhaustedError, NotNowError)):
-            await _come(users, ALICE)
+            await come(users, ALICE)
         await _tell(fakes, "", count=1)
         fakes.fault = None
-        await _come(users, ALICE)
+        await come(users, ALICE)
         assert fakes.heard == [messages.Cordon("")]
         fakes.end(54321)
         while len(fakes.starts) < 4:
             await anyio.lowlevel.checkpoint()
-        await _come(users, ALICE)
+        await come(users, ALICE)
         assert fakes.heard == [messages.Cordon("")]
 
 
@@ -302,24 +161,24 @@ async def _tell(fakes: Fakes, reason: str, *, count: int) -> None:
 async def test_a_next_service_that_knows_of_no_cordon_leaves_that_of_one_user_alone(tmp_path: Path) -> None:
     """A node of that user's job may have asked for it."""
     async with house(tmp_path) as (users, fakes):
-        await _come(users, ALICE)
+        await come(users, ALICE)
         folders = UserFolders(tmp_path / "run", tmp_path / "state")
-        await _come(UserSupervisors(folders, SupervisorProcesses(fakes), fakes.tasks, login_of=int), ALICE)
+        await come(UserSupervisors(folders, SupervisorProcesses(fakes), fakes.tasks, login_of=int), ALICE)
         assert fakes.heard == []
 
 
 async def test_a_users_word_changes_nothing_for_the_node(tmp_path: Path) -> None:
     async with house(tmp_path) as (users, fakes):
-        await _come(users, ALICE)
+        await come(users, ALICE)
         fakes.receivers[54321].say(messages.Cordon("by a user"))
-        await _come(users, ALICE)  # it was heard before this was answered
-        await _come(users, BOB)
+        await come(users, ALICE)  # it was heard before this was answered
+        await come(users, BOB)
         assert fakes.heard == []
 
 
 async def test_root_reaches_a_users_supervisor_at_a_path_of_its_own(tmp_path: Path) -> None:
     async with house(tmp_path) as (users, fakes):
-        await _come(users, ALICE)
+        await come(users, ALICE)
         path = UserFolders(tmp_path / "run", tmp_path / "state").of(ALICE).control_socket
         assert (path.stat().st_uid, path.stat().st_mode & 0o777) == (0, 0o600)
         async with await anyio.connect_unix(path):
@@ -345,11 +204,11 @@ async def test_processes_that_stay_stop_nobody_and_are_killed_before_the_next_is
     many = [Identity(60_000 + number, 60_000, ()) for number in range(45)]
     async with house(tmp_path) as (users, fakes):
         for each in many:
-            await _come(users, each)
+            await come(users, each)
         for each in many:
             fakes.running[each.uid].cancel()  # its hand-over socket is closed, its process stays
         began_s = anyio.current_time()
-        await _come(users, BOB)
+        await come(users, BOB)
         assert anyio.current_time() - began_s < 1.0
         left = list(fakes.records[:45])
         for record in left:
@@ -362,35 +221,35 @@ async def test_processes_that_stay_stop_nobody_and_are_killed_before_the_next_is
 
 async def test_one_that_floods_the_service_is_killed_and_started_again(tmp_path: Path) -> None:
     async with house(tmp_path) as (users, fakes):
-        await _come(users, ALICE)
+        await come(users, ALICE)
         while not fakes.killed:
             fakes.receivers[54321].say(messages.Idle(7))
             await anyio.lowlevel.checkpoint()
         assert fakes.killed == [fakes.records[0]]
         await _gone(fakes.records[0])
-        await _come(users, ALICE)
+        await come(users, ALICE)
 
 
 async def test_supervisors_of_one_login_are_bounded(tmp_path: Path) -> None:
     async with house(tmp_path, login_of=lambda uid: min(uid, 60_000)) as (users, fakes):
         for number in range(user_supervisor_limit.SUPERVISORS_OF_ONE_MAX):
-            await _come(users, Identity(60_000 + number, 60_000, ()))
+            await come(users, Identity(60_000 + number, 60_000, ()))
         with pytest.raises(ExhaustedError, match="its login, with other groups and subordinate user ids, has 8 "):
-            await _come(users, Identity(70_000, 60_000, ()))
+            await come(users, Identity(70_000, 60_000, ()))
         with pytest.raises(ExhaustedError):
-            await _come(users, Identity(60_000, 60_000, (1,)))
-        await _come(users, BOB)
-        await _come(users, Identity(60_000, 60_000, ()))
+            await come(users, Identity(60_000, 60_000, (1,)))
+        await come(users, BOB)
+        await come(users, Identity(60_000, 60_000, ()))
         fakes.running[60_001].cancel()  # it is about to be started again: there is still no room
         with pytest.raises(ExhaustedError):
-            await _come(users, Identity(70_000, 60_000, ()))
+            await come(users, Identity(70_000, 60_000, ()))
 
 
 @pytest.mark.parametrize("does", ["ignores it", "is stopped", "has closed its socket"])
 async def test_the_end_of_all_waits_for_nobody_without_end(tmp_path: Path, soon: None, does: str) -> None:
     async with house(tmp_path) as (users, fakes):
-        await _come(users, ALICE)
-        await _come(users, BOB)
+        await come(users, ALICE)
+        await come(users, BOB)
         if does == "is stopped":
             await _stop(fakes.records[0])
         elif does == "has closed its socket":
@@ -403,7 +262,7 @@ async def test_the_end_of_all_waits_for_nobody_without_end(tmp_path: Path, soon:
 async def test_a_watchdog_that_kills_a_stopped_one_meanwhile_has_not_ended_its_jobs(tmp_path: Path) -> None:
     """Its unit would start again, and go on with them, when the service has gone."""
     async with house(tmp_path) as (users, fakes):
-        await _come(users, ALICE)
+        await come(users, ALICE)
         await _stop(fakes.records[0])
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(users.end_all)
@@ -419,7 +278,7 @@ async def test_one_that_a_watchdog_continues_as_it_kills_it_has_not_ended_its_jo
     """The looks that follow show a process that runs."""
     monkeypatch.setattr(user_supervisors, "STOPPED_LOOKS_S", 0.2)
     async with house(tmp_path) as (users, fakes):
-        await _come(users, ALICE)
+        await come(users, ALICE)
         await _stop(fakes.records[0])
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(users.end_all)
@@ -433,7 +292,7 @@ async def test_one_that_a_watchdog_continues_as_it_kills_it_has_not_ended_its_jo
 
 async def test_the_end_of_all_ends_the_jobs_of_one_that_has_just_crashed(tmp_path: Path) -> None:
     async with house(tmp_path) as (users, fakes):
-        await _come(users, ALICE)
+        await come(users, ALICE)
         fakes.end(54321)
         await _gone(fakes.records[0])
         async with anyio.create_task_group() as tasks:
@@ -450,7 +309,7 @@ async def test_the_end_of_all_starts_each_that_has_crashed_however_often_that_wa
 ) -> None:
     monkeypatch.setattr(supervisor_processes, "STARTS_AT_ONCE_MAX", 1)
     async with house(tmp_path) as (users, fakes):
-        await _come(users, ALICE)
+        await come(users, ALICE)
         fakes.end(54321)
         await _gone(fakes.records[0])
         async with anyio.create_task_group() as tasks:
@@ -462,9 +321,9 @@ async def test_the_end_of_all_starts_each_that_has_crashed_however_often_that_wa
 
 async def test_the_news_of_a_cordon_waits_for_no_user(tmp_path: Path) -> None:
     async with house(tmp_path) as (users, fakes):
-        await _come(users, ROOT)
-        await _come(users, ALICE)
-        await _come(users, BOB)
+        await come(users, ROOT)
+        await come(users, ALICE)
+        await come(users, BOB)
         link = users._users[ALICE.name].link  # pyright: ignore[reportPrivateUsage]
         assert link is not None
         sending = link._sending  # pyright: ignore[reportPrivateUsage] - held as while the socket is full
@@ -476,7 +335,7 @@ async def test_nothing_is_kept_of_a_user_whose_supervisor_could_not_be_started(t
     async with house(tmp_path) as (users, fakes):
         fakes.fault = NotNowError("cannot start the supervisor of user id 54321: no processes left")
         with pytest.raises(NotNowError):
-            await _come(users, ALICE)
+            await come(users, ALICE)
         assert users._users == {}  # pyright: ignore[reportPrivateUsage]
 
 
