@@ -40,6 +40,11 @@ _JOB_CYCLES = {
     "workers_stopping": Kind(_ROUTINE, "The ranks of the cycle are signalled; the grace period begins."),
     "workers_stopped": Kind(_ROUTINE, "No process of the cycle is left."),
     "stop_requested": Kind(_NEWS, "Somebody has requested the end of the job."),
+    "stop_dropped": Kind(
+        _FAULT,
+        "A node without ranks was asked to stop the job and found no leader for ten minutes, so the job goes on.",
+        "If it is still to end: `holdfast stop JOB`.",
+    ),
     "ranks_awaited": Kind(
         _NEWS,
         "Ranks that are to end still run: how long they have, and what they do, as far as it can be seen.",

@@ -39,6 +39,7 @@ class Ledger(msgspec.Struct, frozen=True):
     leaving: tuple[str, ...] = ()  # nodes of that cycle that were asked to leave, and may
     vacant: tuple[str, ...] = ()  # nodes of that cycle that it goes on without
     may_be_stop: bool = False  # a stop that is asked for at once counts more than the verdict
+    stop_grace_s: float | None = None  # how long the ranks may take; None: as configured
 
     @property
     def is_running(self) -> bool:

@@ -218,7 +218,7 @@ class NodeStands(msgspec.Struct, frozen=True):
     left: str = ""  # the node of that leader; "": unknown
     met_term: int = 0  # of the first leader that this process met; 0: none, or unknown
     newest_term: int = 0  # of which this process knows
-    stop_reason: str = ""  # it has stopped its workers because of a stop asked for there; "": it has not
+    stop_reason: str = ""  # of a stop asked for there, which has stopped its workers; "": none
     stop_signal: int = 0  # 0: a command
     stop_is_final: bool = False  # see StopAsked
     leave: LeaveAsked | None = None  # asked for there; None: the node stays
@@ -228,6 +228,7 @@ class NodeStands(msgspec.Struct, frozen=True):
     heard_cycle: int = -1  # of that leader's last heartbeat that counted (leader_heartbeats.py); -1: there was none
     heard_ago_s: float = 0.0  # time since then
     verdict: Verdict | None = None  # how the job ends, as a leader has told this node
+    stop_grace_s: float | None = None  # see StopAsked
 
 
 class DeadlineReached(msgspec.Struct, frozen=True):

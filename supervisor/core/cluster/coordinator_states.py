@@ -16,6 +16,7 @@ from supervisor.core.cluster.cluster_messages import (
     NodeLost,
     NodeStands,
     Publish,
+    StopAsked,
 )
 from supervisor.core.cluster.node_states import Member, Members, MemberState
 from supervisor.core.facts import Assignment, Evidence, JobEvent, JobRules, RestartRules, Verdict
@@ -42,7 +43,12 @@ class TakingOver(msgspec.Struct, frozen=True):
     left_at_s: dict[str, float] = msgspec.field(default_factory=dict[str, float])  # when each node left the last leader
     heard_at_s: dict[str, float] = msgspec.field(default_factory=dict[str, float])  # when it heard that one last
     previous_term: int = 0  # see LeadershipTaken
-    later: list[Event] = msgspec.field(default_factory=list[Event])  # reports that arrive meanwhile
+    stop: StopAsked | None = None  # the first one, asked for here or on a node
+    # These change in place, too.
+    missing: dict[str, None] = msgspec.field(default_factory=dict[str, None])  # of the ledger's cycle, not heard yet
+    beyond: dict[str, None] = msgspec.field(default_factory=dict[str, None])  # heard, and know a newer cycle
+    waiting: dict[str, Event] = msgspec.field(default_factory=dict[str, Event])  # events that arrive meanwhile
+    waiting_of: dict[str, int] = msgspec.field(default_factory=dict[str, int])  # how many, by node (leader_takeover.py)
 
 
 class Inquiry(msgspec.Struct):

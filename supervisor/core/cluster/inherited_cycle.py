@@ -107,12 +107,14 @@ def _has_ended_well(stands: NodeStands) -> bool:
 
 
 def _parts(stands: Mapping[str, NodeStands], cycle: int, names: tuple[str, ...]) -> dict[int, NodeStands]:
-    return {
-        each.assignment.group_rank: each
+    taking_part = (
+        (each.assignment.group_rank, each)
         for each in stands.values()
         if each.assignment is not None and each.assignment.cycle == cycle == each.cycle
-        if not names or each.node in names[each.assignment.group_rank :][:1]  # Else a spare has its place.
-    }
+    )
+    return {
+        rank: each for rank, each in taking_part if not names or each.node in names[rank : rank + 1]
+    }  # Else a spare has its place.
 
 
 def _waiting(

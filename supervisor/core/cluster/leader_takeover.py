@@ -2,10 +2,12 @@
 
 A part of the machine coordinator.py. The ledger says which cycle was ordered last and on which nodes, whether its fault
 was counted, and what the budget is; the nodes report everything else. Once all nodes of the cycle have reported, the
-job continues where it is. replacement_fence.py says from when on a silent node counts as lost.
+job continues where it is (takeover_resolution.py). replacement_fence.py says from when on a silent node counts as lost.
 """
 
 from __future__ import annotations
+
+from typing import get_args
 
 import msgspec
 
@@ -15,13 +17,13 @@ from supervisor.core.cluster import (
     inherited_cycle,
     job_termination,
     leader_resignation,
-    lost_node_replacement,
     missed_reports,
     missing_nodes,
     node_states,
     rendezvous_round,
     replacement_fence,
     restart_policy,
+    takeover_resolution,
 )
 from supervisor.core.cluster.cluster_messages import (
     Action,
@@ -38,43 +40,37 @@ from supervisor.core.cluster.coordinator_states import (
     Ended,
     Gathering,
     Outcome,
-    Running,
     State,
     Stop,
     TakingOver,
     Unopened,
     WindingDown,
     said,
-    start_order,
     with_member,
-    with_parts,
 )
-from supervisor.core.cluster.inherited_cycle import InheritedCycle
 from supervisor.core.cluster.node_states import Member, MemberState
+from supervisor.core.cluster.takeover_resolution import Resolved
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.fence_times import TAKE_OVER_S
 from supervisor.core.leader_ledger import Ledger
 
 EARLY_REPORTS_MAX = 65536  # reports that may overtake the JobOpened whose rules count
-LATER_MAX = 4096  # reports that wait until the job's state is clear
-ENDS_AS_BEFORE = (
-    "an earlier run of the job was ending when its nodes were lost, so this run ends the same way; "
-    "start the job again for a new run"
-)
+WAITING_MAX = 1024  # events of one node, beside those below, that wait until the job's state is clear
 
+# How a node stands: of each kind, one event of a node waits, so none of them is ever left out.
 _OfNode = (
     cluster_messages.NodeJoined | cluster_messages.NodeFailed | cluster_messages.NodeDown | NodeExcluded | NodeCordoned
     | cluster_messages.NodeSucceeded | cluster_messages.NodeStopped | cluster_messages.VerdictTaken | LeaveAsked
     | cluster_messages.NodeSilent | cluster_messages.NodeHeard
 )  # fmt: skip
-Resolved = tuple[State, tuple[Action, ...], tuple[Event, ...]]  # the events are then handled as if they came now
+_OF_NODE = tuple(each.__name__ for each in get_args(_OfNode))
 
 
 def initial_state(job_id: str, taken: LeadershipTaken, *, leader: str, now_s: float) -> State:
     """Returns the first state of `leader`, whose decisions are recorded. With an empty ledger, the job begins."""
     ledger = taken.ledger
     former = taken.former or ledger.former
-    phase = TakingOver(now_s + TAKE_OVER_S, previous_term=taken.previous_term)
+    phase: TakingOver | Unopened = _taking_over(ledger, now_s, previous_term=taken.previous_term)
     if ledger == Ledger():
         waits = former is None and taken.others_may_train
         phase = Unopened(now_s + TAKE_OVER_S if waits else 0.0)
@@ -100,7 +96,7 @@ def open_job(state: State, phase: Unopened, event: Event, now_s: float) -> Resol
         if state.recorded is None or event.cycle < 0:
             return rendezvous_round.held_back(state, event, now_s), (), missed_reports.of_newcomer(event)
         # The job is not new: its record is lost, and the nodes know better.
-        state = msgspec.structs.replace(state, phase=TakingOver(now_s + TAKE_OVER_S))
+        state = msgspec.structs.replace(state, phase=_taking_over(state.recorded, now_s))
         return state, (), (*phase.early, event)
     if not isinstance(event, cluster_messages.JobOpened) or state.leader not in ("", event.node):
         if len(phase.early) < EARLY_REPORTS_MAX:
@@ -150,8 +146,10 @@ def ledger_of(state: State) -> Ledger:
             return msgspec.structs.replace(ledger, verdict=verdict)
         case WindingDown(Verdict() as verdict, may_be_stop_until_s=until_s):
             return msgspec.structs.replace(ledger, verdict=verdict, may_be_stop=until_s is not None)
-        case WindingDown(Stop(signal, reason, is_final=is_final)):
-            return msgspec.structs.replace(ledger, stop_signal=signal, stop_reason=reason, stop_is_final=is_final)
+        case WindingDown(Stop(signal, reason, grace_s, is_final)):
+            return msgspec.structs.replace(
+                ledger, stop_signal=signal, stop_reason=reason, stop_grace_s=grace_s, stop_is_final=is_final
+            )
         case _:
             return ledger
 
@@ -188,13 +186,14 @@ def meet(state: State, stands: NodeStands, now_s: float) -> Resolved:
 
 def _begin_again(state: State, stands: NodeStands, now_s: float) -> Resolved:
     """Takes over what the nodes have: the ledger was lost, or is older than what this one runs."""
-    phase = TakingOver(now_s + TAKE_OVER_S)
-    kept: list[Event] = []
+    ledger = state.recorded or Ledger()
+    phase, kept = _taking_over(ledger, now_s), list[Event]()
     for node, each in state.members.items():
         if each.state in node_states.UNHEARD:
             continue
         rules = msgspec.structs.replace(state.rules, facts=each.facts)
-        phase.stands[node] = NodeStands(node, rules, each.state, each.cycle, restarts_used=state.policy.used)
+        known = NodeStands(node, rules, each.state, each.cycle, restarts_used=state.policy.used)
+        phase = _with_report(phase, known, ledger)
         phase.left_at_s[node] = now_s
         kept += (NodeExcluded(node, each.excluded),) if each.excluded else ()
         kept += (NodeCordoned(node, each.cordoned),) if each.cordoned else ()
@@ -221,43 +220,80 @@ def _told_of_the_end(state: State, stands: NodeStands) -> tuple[Action, ...]:
 # --- the take-over -------------------------------------------------------------------------------------------------
 
 
+def _taking_over(ledger: Ledger, now_s: float, *, previous_term: int = 0) -> TakingOver:
+    missing = dict.fromkeys(node for node in ledger.parts if node not in ledger.vacant)
+    return TakingOver(now_s + TAKE_OVER_S, previous_term=previous_term, missing=missing)
+
+
 def take(state: State, phase: TakingOver, event: Event, now_s: float) -> Resolved:
     """Handles an event of the take-over. Reports wait until the job's state is clear."""
+    ledger = state.recorded or Ledger()
     match event:
         case NodeStands() if _missed_the_end(state, event):
             return state, _told_of_the_end(state, event), ()
         case NodeStands(node):
             _forget(phase, node, is_lost=False)
-            phase.stands[node] = event
+            phase = _with_report(phase, event, ledger)
             phase.left_at_s[node] = now_s - event.left_ago_s
             phase.heard_at_s[node] = now_s - event.heard_ago_s
         case cluster_messages.JobOpened(node, rules):
-            phase.stands[node] = NodeStands(node, rules, MemberState.OPENED, cycle=-1)
+            phase = _with_report(phase, NodeStands(node, rules, MemberState.OPENED, cycle=-1), ledger)
             phase.left_at_s[node] = now_s
         case cluster_messages.NodeLost(node):  # As if it had never come; it may come again.
-            phase.stands.pop(node, None)
             _forget(phase, node, is_lost=True)
+            phase.beyond.pop(node, None)
+            if phase.stands.pop(node, None) is not None and node in ledger.parts and node not in ledger.vacant:
+                phase.missing[node] = None
             return state, (), ()
         case cluster_messages.DeadlineReached():
             pass
+        case StopAsked() if phase.stop is None:
+            phase = msgspec.structs.replace(phase, stop=event)
         case _:
-            if len(phase.later) < LATER_MAX:
-                phase.later.append(event)
+            _keep(phase, event)
             return state, (), ()
+    state = msgspec.structs.replace(state, phase=phase)
     if not phase.stands:
         return state, (), ()
-    replaces_from_s = replacement_fence.from_s(state.recorded or Ledger(), phase)
+    replaces_from_s = replacement_fence.from_s(ledger, phase)
     if _is_complete(state, phase, now_s) or (replaces_from_s is not None and now_s >= replaces_from_s):
-        return _resolve(state, phase, now_s)
+        return takeover_resolution.resolve(state, phase, now_s)
     return *_wait(state, phase, now_s), ()
+
+
+def _with_report(phase: TakingOver, stands: NodeStands, ledger: Ledger) -> TakingOver:
+    """Adds what a node has reported. It costs the same however many nodes the job has."""
+    node = stands.node
+    phase.stands[node] = stands
+    phase.missing.pop(node, None)
+    phase.beyond.pop(node, None)
+    if stands.cycle > ledger.cycle:
+        phase.beyond[node] = None
+    stop = next(iter(missed_reports.stop_of(stands)), None)
+    return phase if stop is None or phase.stop is not None else msgspec.structs.replace(phase, stop=stop)
+
+
+def _keep(phase: TakingOver, event: Event) -> None:
+    """Has an event wait. Of the first failure of a node, any other one is a consequence."""
+    if isinstance(event, _OfNode):
+        key = f"{type(event).__name__} {event.node}"
+        if not (isinstance(event, cluster_messages.NodeFailed) and key in phase.waiting):
+            phase.waiting.pop(key, None)
+            phase.waiting[key] = event
+        return
+    node = str(getattr(event, "node", ""))
+    number = phase.waiting_of.get(node, 0)
+    if number < WAITING_MAX:
+        phase.waiting_of[node] = number + 1
+        phase.waiting[f"{number} {node}"] = event
 
 
 def _forget(phase: TakingOver, node: str, *, is_lost: bool) -> None:
     """Drops the node's waiting reports, which its next NodeStands includes. A stop that a lost node asked for stays."""
-    phase.later[:] = [
-        each for each in phase.later
-        if not isinstance(each, _OfNode) or each.node != node or (is_lost and _asks_for_stop(each))
-    ]  # fmt: skip
+    for kind in _OF_NODE:
+        event = phase.waiting.get(f"{kind} {node}")
+        if event is not None and not (is_lost and takeover_resolution.asks_for_stop(event)):
+            del phase.waiting[f"{kind} {node}"]
 
 
 def next_deadline_s(state: State, phase: TakingOver) -> float | None:
@@ -331,130 +367,22 @@ def _is_complete(state: State, phase: TakingOver, now_s: float) -> bool:
     If the backend has lost data, nodes that have not reported may know a newer cycle, unless this one is at work. By
     `until_s`, they report it or have ended their workers.
     """
-    if state.leader and state.leader not in phase.stands:
-        return False
     ledger = state.recorded or Ledger()
+    if (state.leader and state.leader not in phase.stands) or not _may_be_complete(ledger, phase):
+        return False
     inherited = inherited_cycle.find(ledger, phase.stands)
     has_lost = inherited.may_be_beyond(ledger, state.term)
     return inherited.is_complete and (not has_lost or inherited.is_at_work or now_s >= phase.until_s)
 
 
-def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
-    ledger, stands = state.recorded or Ledger(), phase.stands
-    inherited = inherited_cycle.find(ledger, stands)
-    cycle, names, parts = inherited.number, inherited.names, inherited.parts
-    rules = stands.get(state.leader, next(iter(stands.values()))).rules
-    used = max(ledger.restarts_used, *(each.restarts_used for each in stands.values()))
-    policy = restart_policy.initial_state(rules.restart, training_iteration=None)
-    group_size = inherited.size or rules.restart.min_nodes
-    known = (each.assignment.epoch for each in stands.values() if each.assignment is not None)
-    epoch = max(state.epoch, ledger.epoch, *known)
-    members = node_states.for_rules(rules.rendezvous)
-    for name in names:
-        members.put(name, Member(MemberState.LOST, cycle))
-    for node, each in stands.items():
-        members.put(node, _member(each, cycle))
-    state = msgspec.structs.replace(
-        state,
-        cycle=cycle,
-        rules=rules,
-        policy=msgspec.structs.replace(policy, used=used),
-        members=members,
-        vacant=tuple(inherited.vacant.values()),
-        others_until_s=phase.until_s,
-        epoch=epoch,
-        leaving=state.leaving if cycle == state.cycle else (),
-        own_epoch=fencing_epochs.next_epoch(epoch, began_at_ms=rules.facts.submitted_at_ms),
-    )
-    state, missing = with_parts(state, names), inherited.missing(group_size)
-    leaves = tuple(each.leave for each in stands.values() if each.leave is not None)
-    later = (*phase.later, *leaves)
-    outcome = _outcome(ledger, inherited, state.term)
-    if outcome is not None:
-        state = with_parts(state, names or tuple(parts[rank].node for rank in sorted(parts)))
-        state, actions = job_termination.wind_down(state, outcome, now_s, may_be_stop=ledger.may_be_stop)
-        is_of_this_run = any(each.met_term for each in stands.values())
-        told = () if is_of_this_run else (said(state, "leader_changed", ENDS_AS_BEFORE),)
-        return state, (*told, *actions), later
-    if ledger.opened > cycle or cycle < 0 or inherited_cycle.never_began(stands, inherited, missing):
-        return *_gather(state, stands, now_s, closes=not leaves), later
-    if inherited.has_succeeded:  # That was decided already, but its record is lost.
-        return *job_termination.wind_down(state, job_termination.succeeded_verdict(inherited.lost), now_s), later
-    absent = {rank: inherited.absentee(rank, stands) for rank in missing}
-    left_ago_s = now_s - min((phase.left_at_s[each.node] for each in parts.values()), default=now_s)
-    kept_out = tuple(event for each in inherited.waiting.values() for event in missed_reports.kept_out(each))
-    missed = missed_reports.of_cycle(parts, absent, cycle, left_ago_s)
-    # A stop comes before the faults: the scheduler that asks for it may have ended the ranks, too.
-    first = tuple(each for each in later if _asks_for_stop(each))
-    rest = tuple(each for each in later if not _asks_for_stop(each))
-    return *_run(state, inherited, absent, now_s), (*first, *kept_out, *missed, *rest)
+def _may_be_complete(ledger: Ledger, phase: TakingOver) -> bool:
+    """Returns whether as many nodes have reported as the newest cycle has.
 
-
-def _asks_for_stop(event: Event) -> bool:
-    return isinstance(event, StopAsked) or (isinstance(event, LeaveAsked) and event.or_stop)
-
-
-def _outcome(ledger: Ledger, inherited: InheritedCycle, term: int) -> Verdict | Stop | None:
-    """Returns how the job is ending, by the ledger, by what a leader told a node, or by a stop that no leader heard."""
-    if ledger.verdict is not None and not ledger.may_be_stop:
-        return ledger.verdict
-    if ledger.stop_signal is not None:
-        return Stop(ledger.stop_signal, ledger.stop_reason, is_final=ledger.stop_is_final)
-    asked = (
-        Stop(each.stop_signal, each.stop_reason, is_final=each.stop_is_final)
-        for each in inherited.parts.values()
-        if each.stop_reason
-    )
-    return inherited.verdict_beyond(ledger, term) or next(asked, ledger.verdict)
-
-
-def _member(stands: NodeStands, cycle: int) -> Member:
-    """Returns the node's membership. A node that still runs an older cycle is told to stop."""
-    facts, took_part = stands.rules.facts, stands.assignment is not None
-    if stands.cycle < cycle and stands.state in node_states.BUSY:
-        state, part, lost = MemberState.FAILED, stands.cycle, ()
-    else:
-        state, part, lost = stands.state, stands.cycle if took_part else -1, stands.lost
-    return Member(
-        state, part, excluded=stands.excluded, cordoned=stands.cordoned, lost=lost,
-        all_succeeded=stands.all_succeeded, facts=facts,
-    )  # fmt: skip
-
-
-def _gather(state: State, stands: dict[str, NodeStands], now_s: float, *, closes: bool) -> Outcome:
-    """Opens the round of a restart that was decided, and counted, before the take-over."""
-    reason = next((each.reason for each in stands.values() if each.reason), "the job was being restarted")
-    state = msgspec.structs.replace(state, phase=rendezvous_round.gathering(state.rules, reason, now_s))
-    text = f"the leader is new; the nodes join cycle {state.cycle + 1}"
-    announced = rendezvous_round.announce(state, reason) if state.cycle >= 0 else ()
-    state, closed = rendezvous_round.close_round(state, now_s) if closes else (state, ())
-    return state, (said(state, "leader_changed", text), *announced, *closed)
-
-
-def _run(state: State, inherited: InheritedCycle, absent: dict[int, str], now_s: float) -> Outcome:
-    """Continues the cycle. A missing part still belongs to it until it counts as lost."""
-    parts, waiting, vacant = inherited.parts, inherited.waiting, inherited.vacant
-    names = {rank: each.node for rank, each in (parts | waiting).items()} | absent
-    actions: list[Action] = []
-    present = set(names.values())
-    for node, member in list(state.members.items()):
-        if member.state in node_states.BUSY and (member.cycle < state.cycle or node not in present):
-            actions.append(Send(node, orders.JoinAgain(state.cycle + 1, "the others have gone on without it")))
-            earlier = min(member.cycle, state.cycle - 1)  # Its faults are not this cycle's.
-            state.members.put(node, msgspec.structs.replace(member, state=MemberState.FAILED, cycle=earlier))
-    for name in names.values():
-        known = state.members.get(name) or Member(MemberState.RUNNING)
-        state.members.put(name, Member(MemberState.RUNNING, state.cycle, facts=known.facts))
-    store = next((each for each in parts.values() if each.store_host), None)
-    use = orders.UseStore(state.cycle, store.store_host, store.store_port) if store is not None else None
-    there = len(parts) + len(waiting)
-    text = f"the leader is new; cycle {state.cycle} goes on, {there} of {len(names)} nodes are there"
-    text += f", {len(waiting)} of them begin it now" if waiting else ""
-    text += f"; it goes on without {missing_nodes.names(sorted(vacant.values()))}, as before" if vacant else ""
-    names |= vacant
-    state = with_parts(state, tuple(names[rank] for rank in sorted(names)))
-    state = lost_node_replacement.inherit(msgspec.structs.replace(state, phase=Running(now_s), store=use))
-    begun = tuple(Send(names[rank], start_order(state, rank, text)) for rank in waiting)
-    others = (each.node for each in (parts | waiting).values() if each is not store)
-    told = tuple(Send(node, use) for node in others if use is not None)
-    return state, (said(state, "leader_changed", text), *begun, *told, *actions)
+    To find out more costs a look at all nodes, which is too much for each report of a large job.
+    """
+    if ledger.parts and not phase.beyond:
+        return not phase.missing
+    nodes = [phase.stands[node] for node in phase.beyond] or list(phase.stands.values())
+    newest = max(each.cycle for each in nodes)
+    sizes = (each.assignment.group_world_size for each in nodes if each.cycle == newest and each.assignment is not None)
+    return len(phase.stands) >= max(sizes, default=1)

@@ -13,14 +13,14 @@ from supervisor.core.cluster.node_states import MemberState
 def of_node(stands: NodeStands) -> tuple[Event, ...]:
     """Returns the reports that a node in this state would have sent."""
     node, cycle = stands.node, stands.cycle
-    opened = (cluster_messages.JobOpened(node, stands.rules), *kept_out(stands))
+    opened = (cluster_messages.JobOpened(node, stands.rules), *kept_out(stands), *stop_of(stands))
     match stands.state:
         case MemberState.JOINED:
             return *opened, cluster_messages.NodeJoined(node, cycle)
         case MemberState.DOWN:
             return *opened, cluster_messages.NodeDown(node, cycle)
         case MemberState.STOPPED:
-            return *opened, *stop_of(stands), cluster_messages.NodeStopped(node, stands.all_succeeded)
+            return *opened, cluster_messages.NodeStopped(node, stands.all_succeeded)
         case MemberState.INFORMED:
             return *opened, cluster_messages.VerdictTaken(node)
         case _:
@@ -47,12 +47,20 @@ def _leave_of(stands: NodeStands) -> tuple[Event, ...]:
     return (stands.leave,) if stands.leave is not None else ()
 
 
-def stop_of(stands: NodeStands) -> tuple[Event, ...]:
-    """Returns the stop that was asked for on the node, as if it came now: no leader may know of it."""
-    if not stands.stop_reason:
+def stop_of(stands: NodeStands) -> tuple[cluster_messages.StopAsked, ...]:
+    """Returns the stop that was asked for on the node, as if it came now: no leader may know of it.
+
+    A node without a part that has obeyed it by itself, because it found no leader, has ended the job there only.
+    """
+    is_alone = stands.state is MemberState.INFORMED and stands.assignment is None
+    if not stands.stop_reason or is_alone:
         return ()
     stop = cluster_messages.StopAsked(
-        stands.stop_reason, stands.stop_signal, is_repeated=True, is_final=stands.stop_is_final
+        stands.stop_reason,
+        stands.stop_signal,
+        is_repeated=True,
+        grace_s=stands.stop_grace_s,
+        is_final=stands.stop_is_final,
     )
     return (stop,)
 

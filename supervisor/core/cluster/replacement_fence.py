@@ -16,22 +16,23 @@ KEPT_S = 900.0  # for so long at least, the ledger stays after the job's end
 
 def from_s(ledger: Ledger, phase: TakingOver) -> float | None:
     """Returns from when; None: it must meet a witness first. At least one node has reported."""
-    newest = max(each.cycle for each in phase.stands.values())
-    if newest > ledger.cycle:  # The ledger was lost or is older, but the leader of that cycle heard its nodes.
-        began_s, ran = phase.until_s - TAKE_OVER_S, [n for n, each in phase.stands.items() if each.cycle == newest]
+    if phase.stop is not None:
+        return phase.until_s  # The job ends, so nothing new begins.
+    if phase.beyond:  # The ledger was lost or is older, but the leader of that cycle heard its nodes.
+        newest = max(phase.stands[node].cycle for node in phase.beyond)
+        began_s, ran = phase.until_s - TAKE_OVER_S, [n for n in phase.beyond if phase.stands[n].cycle == newest]
         is_sure = (
             len(phase.stands) <= fence_times.WITNESSES_MAX and began_s - max(phase.left_at_s[n] for n in ran) < KEPT_S
         )
         if not is_sure and not inherited_cycle.is_at_work(phase.stands):
             return None  # It may have been deleted some minutes after the job's end.
         return fence_times.replaces_from_s(phase.until_s, ran, phase.left_at_s)
-    missing = set(ledger.parts) - phase.stands.keys() - set(ledger.vacant)
-    is_alone = missing == {ledger.leader}  # only its node is missing
+    is_alone = phase.missing.keys() == {ledger.leader}  # only its node is missing
     if is_alone and (sooner_s := _unheard_from_s(ledger, phase)) is not None:
         return sooner_s
     ends = ledger.verdict is not None or ledger.stop_signal is not None  # Then nothing new begins.
     witnesses = () if ends else ledger.witnesses
-    alone = [node for node, each in phase.stands.items() if is_alone and each.left == ledger.leader]
+    alone = [node for node, each in phase.stands.items() if each.left == ledger.leader] if is_alone else ()
     return fence_times.replaces_from_s(phase.until_s, witnesses, phase.left_at_s, left_alone=alone)
 
 

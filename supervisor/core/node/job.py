@@ -136,7 +136,8 @@ def _obey(state: State, event: Order, now_s: float) -> Outcome:
         case orders.Conclude(verdict):
             return _conclude(state, verdict)
         case orders.Introduce():
-            return state, _introduction(state)
+            state, said = job_leaving.drop_old_stop(state, now_s)
+            return state, (*said, *_introduction(state))
         case orders.Resign(reason):
             waits = isinstance(state.phase, phases.Pending | phases.Rendezvous | phases.Down)
             return (msgspec.structs.replace(state, reason=reason) if waits else state), ()

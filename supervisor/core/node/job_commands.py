@@ -65,6 +65,7 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
         return job_leaving.ask(state, asked, now_s)
     if max(state.rules.rendezvous.max_nodes, state.rules.restart.min_nodes) > 1:
         event = msgspec.structs.replace(event, reason=f"{event.reason} on node {state.node}")
+    state = job_leaving.without_old_stop(state, now_s)
     has_workers, (before_s, before) = type(state.phase) in _WITH_WORKERS, _stop_before(state)
     is_same = before_s is not None and is_one_request(before, event.signal, now_s - before_s)
     is_again = before_s is not None and not is_same
@@ -79,8 +80,9 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
         return state, told
     if before_s is None:
         state = msgspec.structs.replace(
-            state, stop_reason=event.reason, stop_signal=event.signal, stop_is_final=is_final
-        )
+            state, stop_reason=event.reason, stop_signal=event.signal, stop_is_final=is_final,
+            stop_grace_s=event.grace_s,
+        )  # fmt: skip
     if not has_workers:
         return (state if before_s is not None else msgspec.structs.replace(state, stop_at_s=now_s)), told
     state = msgspec.structs.replace(state, stop_at_s=now_s)

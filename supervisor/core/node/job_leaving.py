@@ -21,6 +21,7 @@ from supervisor.core.stop_verdict import another, is_one_request, left_sentence,
 
 ANSWER_S = 3.0  # for the leader's answer, where nothing runs
 ANSWER_WITH_RANKS_S = 10.0  # where ranks run: they may not be stopped for nothing
+STOP_KEPT_S = 600.0  # a stop asked for where nothing runs; later, people have seen that the job goes on
 
 Outcome = transitions.Outcome
 
@@ -71,6 +72,21 @@ def next_deadline_s(state: State) -> float | None:
         return state.leaving.alone_at_s
     waits = state.stop_at_s is not None and type(state.phase) in _WAITS and _is_unled(state)
     return state.stop_at_s + ANSWER_S if waits and state.stop_at_s is not None else None
+
+
+def drop_old_stop(state: State, now_s: float) -> Outcome:
+    """Drops an old stop before a leader learns of it, and says so."""
+    after = without_old_stop(state, now_s)
+    if after is state:
+        return state, ()
+    text = f"no leader has heard the stop within {STOP_KEPT_S:g} s, and the job goes on: {state.stop_reason}"
+    return after, (transitions.say(state, "stop_dropped", text),)
+
+
+def without_old_stop(state: State, now_s: float) -> State:
+    """Returns the state without a stop that no leader has heard for so long that it may stop nothing any more."""
+    is_old = state.stop_at_s is not None and now_s - state.stop_at_s >= STOP_KEPT_S
+    return transitions.without_stop(state) if is_old and type(state.phase) in _WAITS else state
 
 
 def _is_unled(state: State) -> bool:

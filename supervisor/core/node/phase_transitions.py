@@ -58,7 +58,7 @@ def refusal(state: State, phase: phases.Pending) -> Action:
 
 def begin(state: State, assignment: Assignment, reason: str, now_s: float) -> Outcome:
     state = msgspec.structs.replace(
-        state,
+        without_stop(state),  # The job goes on: no leader has heard it.
         phase=phases.AwaitingStore(assignment),
         cycle=assignment.cycle,
         assignment=assignment,
@@ -80,6 +80,13 @@ def begin(state: State, assignment: Assignment, reason: str, now_s: float) -> Ou
         return state, (said, prepare)  # It was requested ahead and is on its way.
     state, actions = use_store(state, store.host, store.port)
     return state, (said, prepare, *actions)
+
+
+def without_stop(state: State) -> State:
+    """Forgets a stop that was asked for on this node."""
+    return msgspec.structs.replace(
+        state, stop_reason="", stop_signal=0, stop_is_final=False, stop_grace_s=None, stop_at_s=None
+    )
 
 
 def use_store(state: State, host: str, port: int) -> Outcome:

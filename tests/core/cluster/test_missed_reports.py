@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from supervisor.core.cluster import missed_reports
 from supervisor.core.cluster.cluster_messages import (
     JobOpened,
@@ -33,6 +35,18 @@ def test_a_stop_comes_before_the_report_that_the_node_has_stopped() -> None:
     assert missed_reports.of_node(ASKED) == (JobOpened("a", ASKED.rules), asked, stopped)
     assert missed_reports.stop_of(ASKED) == (asked,)
     assert missed_reports.stop_of(STOPPED) == ()
+
+
+@pytest.mark.parametrize("state", [MemberState.OPENED, MemberState.JOINED, MemberState.DOWN])
+def test_a_stop_that_no_leader_heard_comes_before_the_report_that_the_node_waits(state: MemberState) -> None:
+    waits = stands("c", None, state, stop_reason="by kim", stop_is_final=True, stop_grace_s=600.0)
+    asked = StopAsked("by kim", 0, is_repeated=True, grace_s=600.0, is_final=True)
+    assert missed_reports.of_newcomer(waits)[:2] == (JobOpened("c", waits.rules), asked)
+
+
+def test_the_stop_of_a_node_without_a_part_that_has_obeyed_it_alone_concerns_no_other() -> None:
+    alone = stands("c", None, MemberState.INFORMED, stop_reason="by kim")
+    assert missed_reports.of_newcomer(alone) == (JobOpened("c", alone.rules), VerdictTaken("c"))
 
 
 def test_of_a_cycle_the_faults_and_the_absent_nodes_are_made_up_for() -> None:

@@ -270,3 +270,53 @@ def test_a_spare_whose_leader_is_away_leaves_a_job_that_goes_on() -> None:
     state, _ = job.step(state, signalled(), now_s=0.0)
     state, _ = job.step(state, node_messages.DeadlineReached(), now_s=ANSWER_S)
     assert state.phase == phases.Closing(Verdict(JobState.STOPPED, 0, ALONE))
+
+
+def asked_on_a_spare(grace_s: float | None = None) -> phases.State:
+    """Returns a node without ranks whose leader is away, and on which somebody has typed `holdfast stop` at 0 s."""
+    spare = msgspec.structs.replace(unled(), has_met_leader=True)
+    state, _ = job.step(spare, node_messages.StopRequested("j", "by kim", 0, grace_s=grace_s), now_s=0.0)
+    return state
+
+
+def introduced(state: phases.State, now_s: float) -> tuple[phases.State, NodeStands, list[str]]:
+    state, actions = job.step(state, orders.Introduce(), now_s=now_s)
+    (stands,) = told(actions, NodeStands)
+    assert isinstance(stands, NodeStands)
+    return state, stands, [each.event.kind for each in actions if isinstance(each, node_messages.Publish)]
+
+
+def test_a_stop_on_a_spare_waits_for_a_leader_with_the_time_that_ranks_get() -> None:
+    _, stands, said = introduced(asked_on_a_spare(grace_s=600.0), job_leaving.STOP_KEPT_S - 0.1)
+    assert (stands.stop_reason, stands.stop_is_final, stands.stop_grace_s) == ("by kim on node b", True, 600.0)
+    assert said == []
+
+
+def test_a_stop_that_no_leader_has_heard_for_long_stops_nothing_and_that_is_said_once() -> None:
+    """A node that comes back after hours must not end a job whose people have seen it go on."""
+    state, stands, said = introduced(asked_on_a_spare(), job_leaving.STOP_KEPT_S)
+    assert (stands.stop_reason, stands.stop_is_final) == ("", False)
+    assert said == ["stop_dropped"]
+    assert introduced(state, job_leaving.STOP_KEPT_S + 1.0)[2] == []
+    again, _ = job.step(
+        asked_on_a_spare(), node_messages.StopRequested("j", "by ann", 0), now_s=job_leaving.STOP_KEPT_S
+    )
+    assert introduced(again, job_leaving.STOP_KEPT_S + 1.0)[1].stop_reason == "by ann on node b", "it is a new stop"
+
+
+def test_a_stop_of_a_node_whose_ranks_have_stopped_is_no_old_one() -> None:
+    state, _ = job.step(in_phase(phases.Running()), node_messages.StopRequested("j", "by kim", 0), now_s=0.0)
+    state = msgspec.structs.replace(state, phase=phases.Stopped())
+    assert introduced(state, 10 * job_leaving.STOP_KEPT_S)[1].stop_reason == "by kim on node b"
+
+
+def test_a_stop_that_the_job_went_on_after_is_over_once_the_node_has_ranks() -> None:
+    """Else the next leader would stop the job for it, and the first signal would kill the ranks at once."""
+    state, _ = job.step(asked_on_a_spare(600.0), orders.StartCycle(Assignment(4, 1, 2, 4, 2), "go"), now_s=1.0)
+    assert isinstance(state.phase, phases.AwaitingStore)
+    _, stands, _ = introduced(state, 2.0)
+    assert (stands.stop_reason, stands.stop_is_final, stands.stop_grace_s) == ("", False, None)
+    state, actions = job.step(state, node_messages.StopRequested("j", "got SIGTERM", TERM), now_s=3600.0)
+    assert [each for each in actions if isinstance(each, worker_messages.KillWorkers)] == []
+    stop = worker_messages.StopWorkers(TERM, RULES.term_timeout_s, by_signal=True)
+    assert [each for each in actions if isinstance(each, worker_messages.StopWorkers)] == [stop]
