@@ -45,7 +45,7 @@ from supervisor.core.node import (
 )
 from supervisor.core.node.node_messages import SpawnFailed
 
-STATES_MAX = 1500
+STATES_MAX = 2000
 MOMENTS_S = (0.0, 1e6)
 RULES = JobRules("job", local_world_size=2, restart=RestartRules(max_restarts=3))
 GENTLE_RULES = msgspec.structs.replace(RULES, rank_termination_signal=15)
