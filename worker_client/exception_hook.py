@@ -1,4 +1,4 @@
-"""How does a failed rank exit at once, even if its other threads or its teardown would hang?"""
+"""How does a failed rank exit at once (without atexit functions), even if its threads or its teardown would hang?"""
 
 from __future__ import annotations
 

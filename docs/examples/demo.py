@@ -22,7 +22,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from supervisor.core.event_weights import Weight, addition, weight
+from supervisor.core.event_weights import Weight, weight
+from supervisor.core.terminal_sentences import addition
 
 HERE = Path(__file__).parent
 JOB_ID = "demo"

@@ -37,7 +37,8 @@ from docs.examples.demo import (
     wrapped,
     write_report,
 )
-from supervisor.core.event_weights import Weight, addition, weight
+from supervisor.core.event_weights import Weight, weight
+from supervisor.core.terminal_sentences import addition
 from tests.cluster import lab
 from tests.cluster.lab import Node, Started
 from tests.cluster.loopback import LoopbackNode, loopback_nodes

@@ -21,8 +21,9 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.config.redaction import secret_values
 from supervisor.config.resolve import RunRequest
 from supervisor.config.stop_times import interrupted_grace_s
-from supervisor.core.event_weights import Weight, told_after, weight
+from supervisor.core.event_weights import Weight, weight
 from supervisor.core.stop_verdict import was_said
+from supervisor.core.terminal_sentences import terminal_sentence
 from supervisor.edges.machine.folders.socket_dir import CONTROL_SOCKET
 from supervisor.edges.machine.own_process import ignored_signals, standard_streams
 from supervisor.edges.operators.control_client import ControlClient
@@ -158,7 +159,7 @@ def _follow(client: SteadyClient, hear: Hear) -> JobReport | None:
                 if told.kind == "stop_requested":
                     stop_reason = stop_reason or told.reason
                 if told.kind != "job_stopped" or not was_said(stop_reason, told.reason):
-                    text = told_after(told.reason, before, is_loss=importance is Weight.LOSS)
+                    text = terminal_sentence(told.reason, before, is_loss=importance is Weight.LOSS)
                     tell(f"{_PREFIXES.get(importance, '')}{text}")
                 before = told.reason
     return last

@@ -1,4 +1,4 @@
-"""Which CPUs is a worker bound to: those of its GPU's NUMA node, those of the socket, or some of its own?
+"""Which CPUs is a worker bound to: those of its GPU's NUMA node, those of the socket, or a share of its own?
 
 The modes are those of torchrun's --numa-binding.
 """

@@ -1,4 +1,4 @@
-"""How do the sections of all ranks reach the node that compares them, and who learns what they show?
+"""How, and how often, do the sections of all ranks reach the node that compares them; who learns what they show?
 
 A rank that closes a section only stamps its page. So this node checks its ranks' pages from time to time, and sends
 changes to the job's leader. Nobody waits for it: lost data is sent with the next check, since the numbers only grow. A

@@ -1,4 +1,4 @@
-"""Does the kernel have what a supervisor uses, and enough of it?"""
+"""Does the kernel give a supervisor and its ranks enough: files, processes, shared memory (/dev/shm), locked memory?"""
 
 from __future__ import annotations
 

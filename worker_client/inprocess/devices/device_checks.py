@@ -1,4 +1,4 @@
-"""What do the driver and the kernel say about a rank's GPU, its NVLinks and its network card?
+"""What do the driver and the kernel say about a rank's GPU, its NVLinks and the network card near it?
 
 NVML is asked through pynvml if both are installed. Anything else, such as a missing library or a query that this GPU
 does not support, is "skipped" and does not count against the rank.

@@ -19,8 +19,9 @@ from queue import SimpleQueue
 from typing import TextIO
 
 from supervisor.config.redaction import redacted_text
-from supervisor.core.event_weights import Weight, told_after, weight
+from supervisor.core.event_weights import Weight, weight
 from supervisor.core.printable import lines, one_line
+from supervisor.core.terminal_sentences import terminal_sentence
 from supervisor.edges.machine.logs import journald
 from supervisor.edges.machine.logs.journald import JournaldHandler
 from supervisor.edges.machine.own_process import standard_streams
@@ -179,7 +180,7 @@ class _ForPeople(logging.Formatter):
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
         job, text = getattr(record, "job_id", None), one_line(" ".join(record.getMessage().split()))
         before = self._before[1] if job == self._before[0] else ""
-        told = told_after(text, before, is_loss=weight(getattr(record, "kind", "")) is Weight.LOSS)
+        told = terminal_sentence(text, before, is_loss=weight(getattr(record, "kind", "")) is Weight.LOSS)
         self._before = (job, text)
         return f"{NAME}: {level}{where}{told}"
 
