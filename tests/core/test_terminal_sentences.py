@@ -14,7 +14,9 @@ def test_the_end_of_a_job_does_not_repeat_the_failure_that_was_just_told() -> No
     ended = "rank 1 failed; restarts used 0 of 0"
     assert terminal_sentence(ended, "rank 1 failed", is_loss=True) == "the job ends: restarts used 0 of 0"
     assert terminal_sentence(ended, "rank 2 failed", is_loss=True) == ended
-    assert terminal_sentence("rank 1 failed; restarting at once", "rank 1 failed", is_loss=False) == "restarting at once"
+    assert (
+        terminal_sentence("rank 1 failed; restarting at once", "rank 1 failed", is_loss=False) == "restarting at once"
+    )
 
 
 def test_a_line_that_begins_with_the_program_s_name_does_not_repeat_it() -> None:
