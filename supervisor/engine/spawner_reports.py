@@ -97,6 +97,8 @@ class SpawnerReports:
                 )
             case link.Exited():
                 if job.runs(message.cycle):
+                    if job.pids.get(message.local_rank, message.pid) != message.pid:
+                        return  # of the process that this rank's has replaced: its spawner has reported it again
                     job.pids.pop(message.local_rank, None)
                 self._note_silence(message)
                 yield node_messages.WorkerExited(job_id, message.cycle, self._exit(message))

@@ -37,8 +37,8 @@ class JobService:
         return list(self.reports.read(message))
 
 
-def exited(cycle: int, local_rank: int, code: int | None, signal: int | None = None) -> link.Exited:
-    return link.Exited(cycle, local_rank, 1000, code, signal, False, True, 2_000_000_000)
+def exited(cycle: int, local_rank: int, code: int | None, signal: int | None = None, *, pid: int = 1000) -> link.Exited:
+    return link.Exited(cycle, local_rank, pid, code, signal, False, True, 2_000_000_000)
 
 
 @pytest.mark.parametrize(("method", "starts_workers"), [("fork", True), ("exec", True), ("adopt", False)])
@@ -66,8 +66,18 @@ def test_workers_of_the_running_cycle_have_pids_and_others_do_not() -> None:
     assert job_service.workers.expected == [(2, 1, 1002), (1, 1, 1001)]
     job_service.read(exited(1, 1, 0))
     assert job_service.job.pids == {1: 1002}
-    job_service.read(exited(2, 1, 0))
+    job_service.read(exited(2, 1, 0, pid=1002))
     assert job_service.job.pids == {}
+
+
+def test_an_exit_of_a_process_that_another_has_replaced_changes_nothing() -> None:
+    """As in a wrapped call: the rank is the same, and so is the cycle."""
+    job_service = JobService()
+    for pid in (1000, 1001):
+        job_service.read(link.Spawned(2, 1, pid, 0, "fork"))
+    assert job_service.read(exited(2, 1, None, 9, pid=1000)) == []
+    assert job_service.job.pids == {1: 1001}
+    assert len(job_service.read(exited(2, 1, None, 9, pid=1001))) == 1
 
 
 def test_what_was_not_started_says_why() -> None:

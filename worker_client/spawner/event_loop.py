@@ -9,6 +9,7 @@ from collections.abc import Callable
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
 _EVENTS_MAX = 256
+SLICE_S = 1.0
 
 Callback = Callable[[], None]
 
@@ -37,6 +38,14 @@ class Events:
     def set_timer(self, name: str, delay_s: float, callback: Callback) -> None:
         """Calls `callback` once after `delay_s`; replaces a timer of that name."""
         self._timers[name] = (time.monotonic() + delay_s, callback)
+
+    def set_sliced_timer(self, name: str, delay_s: float, callback: Callback) -> None:
+        """Does the same, but of a time in which this process was suspended, SLICE_S at most count."""
+        left_s = delay_s - SLICE_S
+        if left_s > 0:
+            self.set_timer(name, SLICE_S, lambda: self.set_sliced_timer(name, left_s, callback))
+        else:
+            self.set_timer(name, delay_s, callback)
 
     def cancel_timer(self, name: str) -> None:
         self._timers.pop(name, None)

@@ -76,13 +76,14 @@ class Link:
         self.queue(message)
         self.flush()
 
+    def drops(self, message: spawner_link.Message) -> bool:
+        """Returns whether `message` is one that may be lost, and too much waits already."""
+        return isinstance(message, spawner_link.OutputDropped) and len(self._unsent) > UNSENT_BYTES_SOFT_MAX
+
     def queue(self, message: spawner_link.Message) -> None:
         """Queues `message` for the next `send` or `flush`."""
-        if self.lost or self._is_deaf:
-            return
-        if isinstance(message, spawner_link.OutputDropped) and len(self._unsent) > UNSENT_BYTES_SOFT_MAX:
-            return
-        self._unsent += _frame(message)
+        if not self.lost and not self._is_deaf:
+            self._unsent += _frame(message)
 
     def call_when_sent(self, more: Callable[[], bool]) -> None:
         """Calls `more` whenever all is sent, until it returns False; it may call `send_with`."""

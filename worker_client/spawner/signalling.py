@@ -18,7 +18,8 @@ from .children import Child
 from .event_loop import Events
 
 HELPERS_AFTER_S = 10.0  # a script may itself wait for children that need the signal
-_TIMER = "signal helpers"
+ANSWERED_AFTER_S = 3.0  # a worker that still lives then, though it was told to end, lives on
+_TIMER, _LIVES_ON_TIMER = "signal helpers", "workers live on"
 
 
 class Signalling:
@@ -29,6 +30,7 @@ class Signalling:
         self._children = children
         self._workers_first = settings.entry != "command"
         self._later: dict[int, tuple[int, ...]] = {}  # worker's pid → what its helpers get
+        self._is_unattended = False
 
     @property
     def has_workers(self) -> bool:
@@ -48,9 +50,24 @@ class Signalling:
         else:
             _send(chosen, message.numbers, whole_sessions=message.tree, leaders=leaders)
 
-    def terminate_workers(self) -> None:
-        """Asks the workers of all cycles to end, even stopped ones."""
+    def terminate_workers(self, unattended_s: float | None) -> None:
+        """Asks the workers of all cycles to end, even stopped ones: no supervisor came back within that time."""
+        self._events.cancel_timer(_LIVES_ON_TIMER)
+        self._is_unattended = True
+        self._note_unattended(unattended_s)
         self._send_to_trees(self._workers(), (signal.SIGCONT, signal.SIGTERM), ())
+
+    def call_off(self) -> None:
+        """Lets workers live on that were told to end by `terminate_workers`, with their helpers."""
+        if self._is_unattended:
+            self._is_unattended = False
+            self._later.clear()
+            self._events.cancel_timer(_TIMER)
+            self._events.set_timer(_LIVES_ON_TIMER, ANSWERED_AFTER_S, lambda: self._note_unattended(None))
+
+    def _note_unattended(self, unattended_s: float | None) -> None:
+        for child in self._children.values():
+            child.unattended_s = unattended_s
 
     def _workers(self) -> list[int]:
         return [child.pid for child in self._children.values() if child.local_rank >= 0]

@@ -190,8 +190,9 @@ class Spawner:
         self._flush()
 
     def _queue(self, message: spawner_link.Report) -> None:
-        self._reconnect.note(message)
-        self._link.queue(message)
+        if not self._link.drops(message):  # what is noted is sent: the supervisor confirms how many it got
+            self._reconnect.note(message)
+            self._link.queue(message)
         if self._link.lost:
             self._reconnect.save()
 
@@ -227,9 +228,8 @@ class Spawner:
         except CannotExecuteError as error:
             self._send(spawner_link.SpawnFailed(cycle, plan.local_rank, str(error), error.exit_code))
         except (OSError, ValueError) as error:
-            self._send(
-                spawner_link.SpawnFailed(cycle, plan.local_rank, children.why_not_started(plan.local_rank, error), 1)
-            )
+            why = children.why_not_started(plan.local_rank, error)
+            self._send(spawner_link.SpawnFailed(cycle, plan.local_rank, why, 1))
         else:
             self._has_started = True
             # Not sent at once: the supervisor would take CPU time from the next fork.
@@ -394,7 +394,8 @@ class Spawner:
         """Handles the loss of the supervisor, which may come back."""
         self._events.forget(self._link.fd)
         self._reconnect.lose_supervisor(self._link)
-        self._events.set_timer("lost", self._reconnect.wait_s, self._end_alone)
+        # Who suspends this process, such as a container's freezer, suspends the supervisors that may come, too.
+        self._events.set_sliced_timer("lost", self._reconnect.wait_s, self._end_alone)
 
     def _on_return(self) -> None:
         """Accepts a supervisor whose predecessor must be gone."""
@@ -405,6 +406,7 @@ class Spawner:
             return
         self._events.cancel_timer("lost")
         self._ending_alone = False
+        self._signalling.call_off()
         self._events.forget(self._link.fd)
         os.close(self._link.fd)
         self._link = Link(returned.fd)
@@ -415,13 +417,12 @@ class Spawner:
     def _end_alone(self) -> None:
         self._ending_alone = True
         self._prefork_pool.dismiss()
-        for child in self._children.values():
-            child.unattended_s = self._reconnect.wait_s or None
-        self._signalling.terminate_workers()
+        self._signalling.terminate_workers(self._reconnect.wait_s or None)
         self._events.set_timer("lost", LOST_TERM_S if self._signalling.has_workers else 0.0, self._kill_alone)
 
     def _kill_alone(self) -> None:
         self._ending_alone = False
+        self._events.forget(self._reconnect.fd)  # who comes now waits for the end of this process, then reads its file
         self._killing.start(None, self._on_end, wait_s=LOST_KILL_S)
 
     def _printed(self, cycle: int, local_rank: int) -> None:

@@ -8,8 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -24,6 +24,7 @@ from holdfast_wire.spawner_link import (
     SpawnFailed,
     StoreReady,
     StreamPlan,
+    WelcomeBack,
     WorkerPlan,
 )
 from holdfast_wire.spawner_settings import SpawnerSettings, spawner_command
@@ -57,6 +58,15 @@ def is_alive(pid: int) -> bool:
     return state not in "ZX"
 
 
+@contextmanager
+def listening(folder: Path) -> Generator[socket.socket]:
+    """Yields a socket at which a spawner may listen for the next supervisor."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.setblocking(False)
+        listener.bind(str(folder / "return"))
+        yield listener
+
+
 class Rig:
     """One spawner and our end of its link. A context manager: leaving it kills all descendants."""
 
@@ -78,7 +88,7 @@ class Rig:
             self.process = subprocess.Popen(
                 start.argv,
                 env=start.env,
-                pass_fds={theirs.fileno(), start.settings_fd, whole.watch_fd, *whole.claim_fds} - {-1},
+                pass_fds={theirs.fileno(), start.settings_fd, whole.watch_fd, whole.return_fd, *whole.claim_fds} - {-1},
                 cwd=cwd,
                 stdout=stdout,
                 stderr=stderr,
@@ -126,6 +136,15 @@ class Rig:
             assert data, f"the spawner hung up before {kind.__name__}; there were {self._inbox}"
             self._inbox += [spawner_link.decode(payload) for payload in self._decoder.feed(data)]
             self.seen.update(message.pid for message in self._inbox if isinstance(message, Spawned))
+
+    def come_back(self, listener: socket.socket) -> WelcomeBack:
+        """Replaces our end, as the next supervisor; returns the spawner's first message."""
+        self.socket.close()
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.connect(listener.getsockname())
+        self._decoder = framing.Decoder(frame_bytes_max=framing.SPAWNER_FRAME_BYTES_MAX)
+        self._inbox.clear()
+        return self.receive(WelcomeBack)
 
     def pending(self, kind: type[_T]) -> list[_T]:
         """Returns received messages of that kind that nobody has asked for."""

@@ -86,12 +86,13 @@ def test_a_supervisor_that_does_not_read_blocks_nobody_and_misses_nothing(ends: 
 
 def test_what_may_be_lost_is_dropped_where_too_much_waits(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "UNSENT_BYTES_SOFT_MAX", 10)
+    dropped = OutputDropped(0, 1, "a disk is full")
     fill(ends)
-    ends.link.send(OutputDropped(0, 1, "a disk is full"))
+    assert (ends.link.drops(dropped), ends.link.drops(KillTree(99))) == (True, False)
+    ends.link.send(dropped)  # who has noted it sends it: the other end counts what it gets
     ends.link.send(KillTree(99))
-    assert not any(isinstance(each, OutputDropped) for each in ends.read_all(KillTree(99)))
-    ends.link.send(OutputDropped(0, 2, "a disk is full"))
-    assert ends.read() == [OutputDropped(0, 2, "a disk is full")]
+    assert ends.read_all(KillTree(99))[-2:] == [dropped, KillTree(99)]
+    assert not ends.link.drops(dropped)
 
 
 def test_the_end_of_the_stream_is_the_loss_of_the_supervisor(ends: Ends) -> None:

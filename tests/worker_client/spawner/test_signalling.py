@@ -158,6 +158,31 @@ time.sleep(60)
 """
 
 
+def test_the_helpers_of_a_worker_that_lives_on_hear_nothing_once_that_is_called_off() -> None:
+    timers: dict[str, Callable[[], None]] = {}
+
+    class Timers(Events):
+        def set_timer(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
+            timers[name] = callback
+
+        def cancel_timer(self, name: str) -> None:
+            timers.pop(name, None)
+
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
+        children = {process.pid: Child(0, 0, process.pid, -1, None)}
+        signalling = Signalling(Timers(), children, SpawnerSettings("j", ("x",)))
+        signalling.call_off()
+        assert not timers, "nothing was said to them"
+        signalling.terminate_workers(60.0)
+        assert timers.keys() == {"signal helpers"}
+        signalling.call_off()
+        assert timers.keys() == {"workers live on"}
+        assert children[process.pid].unattended_s == 60.0, "it may end of that signal yet"
+        timers["workers live on"]()
+        assert children[process.pid].unattended_s is None
+        process.kill()
+
+
 @pytest.mark.parametrize("workers_first", [True, False])
 def test_the_helpers_of_a_late_worker_hear_it_too_and_those_of_a_command_at_once(workers_first: bool) -> None:
     timers: dict[str, tuple[float, Callable[[], None]]] = {}

@@ -2,23 +2,57 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 import pytest
 from holdfast_wire.spawner_link import (
+    Emptied,
     Exited,
+    Keep,
+    Kept,
     KillTree,
+    OutputDropped,
     RankContinued,
     RankStopped,
+    Spawn,
+    StreamPlan,
+    decode,
 )
 
 from tests.worker_client.spawner.conftest import Script
+from tests.worker_client.spawner.cycle_log.test_feeds import writer_of
 from tests.worker_client.spawner.escapes import ESCAPES, escaped
-from tests.worker_client.spawner.rig import Rig, is_alive, until, worker
+from tests.worker_client.spawner.rig import Rig, is_alive, listening, until, worker
+from worker_client.spawner.signalling import ANSWERED_AFTER_S
+
+# Notes that it is up and each SIGTERM; ends with 3 once it may.
+ENDURING = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: open(sys.argv[1] + "/signalled", "w").close())
+open(sys.argv[1] + "/up", "w").close()
+while not os.path.exists(sys.argv[1] + "/go"): time.sleep(0.01)
+sys.exit(3)
+"""
+
+
+def returnable(path: str, folder: Path, at: socket.socket, *, within_s: float) -> Rig:
+    """Starts a spawner that listens there for the next supervisor."""
+    kept = str(folder / "kept")
+    return Rig(
+        path,
+        str(folder),
+        private=False,
+        supervisor_return_timeout_s=within_s,
+        return_fd=at.fileno(),
+        keep_path=kept,
+    )
 
 
 def test_an_exit_is_known_within_20_ms(script: Script, tmp_path: Path) -> None:
@@ -170,6 +204,89 @@ class TestSupervisorLoss:
             assert not is_alive(first.pid)
             assert not is_alive(second.pid)
             assert any(f'"pid":{second.pid},"code":1' in line for line in record)
+
+    def test_of_a_time_in_which_all_is_suspended_little_counts(self, script: Script, tmp_path: Path) -> None:
+        """The next supervisor was suspended, too, as in a frozen container."""
+        with listening(tmp_path) as at, returnable(script(ENDURING), tmp_path, at, within_s=3.0) as rig:
+            (spawned,) = rig.spawn(worker())
+            until((tmp_path / "up").exists, what="the worker")
+            rig.send(Keep({"state": "s"}, 0))
+            rig.socket.close()
+            time.sleep(0.2)  # until it knows
+            for pid in (rig.process.pid, spawned.pid):
+                os.kill(pid, signal.SIGSTOP)
+            time.sleep(4)
+            for pid in (rig.process.pid, spawned.pid):
+                os.kill(pid, signal.SIGCONT)
+            time.sleep(0.5)
+            rig.come_back(at)
+            assert not (tmp_path / "signalled").exists()
+            rig.end()
+
+    def test_a_supervisor_that_returns_in_the_ranks_last_seconds_has_those_that_live_on(
+        self, script: Script, tmp_path: Path
+    ) -> None:
+        with listening(tmp_path) as at, returnable(script(ENDURING), tmp_path, at, within_s=0.2) as rig:
+            rig.spawn(worker())
+            until((tmp_path / "up").exists, what="the worker")
+            rig.send(Keep({"state": "s"}, 0))
+            rig.socket.close()
+            until((tmp_path / "signalled").exists, what="the signal")
+            rig.come_back(at)
+            time.sleep(ANSWERED_AFTER_S + 0.5)
+            (tmp_path / "go").touch()
+            ended = rig.exited()
+            assert (ended.code, ended.unattended_s) == (3, None)
+            rig.end()
+
+    def test_a_supervisor_that_comes_when_all_were_killed_waits_for_the_end(
+        self, script: Script, tmp_path: Path
+    ) -> None:
+        path = script("import time; print('x', flush=True); time.sleep(60)")
+        with listening(tmp_path) as at, returnable(path, tmp_path, at, within_s=0.2) as rig:
+            at.close()  # the spawner has it
+            (spawned,) = rig.spawn(worker()._replace(cycle_log=str(tmp_path / "cycle.log")))
+            writer = writer_of(rig)
+            rig.seen.add(writer)
+            os.kill(writer, signal.SIGSTOP)  # as a slow disk
+            rig.send(Keep({"state": "s"}, 0))
+            rig.socket.close()
+            until(lambda: not is_alive(spawned.pid), what="the end of the worker")
+            time.sleep(0.3)
+            assert rig.process.poll() is None
+            with socket.socket(socket.AF_UNIX) as late:
+                late.settimeout(15)
+                late.connect(str(tmp_path / "return"))
+                with suppress(ConnectionResetError):
+                    assert late.recv(1) == b""
+            assert rig.process.wait(10) == 0
+        reports = [decode(each.encode()) for each in json.loads((tmp_path / "kept").read_bytes())["reports"]]
+        assert [each.unattended_s for each in reports if isinstance(each, Exited)] == [0.2]
+
+
+def test_reports_that_were_dropped_do_not_shift_the_count_of_those_that_were_taken(
+    script: Script, tmp_path: Path
+) -> None:
+    """Else the next supervisor gets old reports again."""
+    path = script("import os, sys, time; open(sys.argv[1] + '/' + os.environ['RANK'], 'w').close(); time.sleep(60)")
+    long = StreamPlan(file="/dev/null/" + ("d" * 200 + "/") * 18, direct=True)
+    refused = tuple(worker(rank, stdout=long) for rank in range(400))
+    dropping = tuple(worker(rank, stdout=StreamPlan(file="/dev/null/log", direct=True)) for rank in range(3))
+    with listening(tmp_path) as at, returnable(path, tmp_path, at, within_s=60.0) as rig:
+        rig.send(Spawn(0, refused))  # 400 long reports, which are not read yet
+        rig.send(Spawn(1, dropping))
+        until(lambda: all((tmp_path / str(rank)).exists() for rank in range(3)), what="the workers")
+        time.sleep(0.2)
+        rig.send(KillTree(9))
+        rig.receive(Emptied)
+        taken = 1 + len(rig.pending(object))
+        assert taken > 400
+        assert not rig.pending(OutputDropped)
+        rig.send(Keep({"state": "s"}, taken))
+        assert rig.come_back(at).taken == taken
+        rig.send(KillTree(8))
+        rig.receive(Emptied)
+        assert [type(each) for each in rig.pending(object)] == [Kept]
 
 
 def test_orphans_that_end_by_themselves_are_reaped(script: Script, tmp_path: Path) -> None:
