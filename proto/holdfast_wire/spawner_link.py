@@ -322,6 +322,7 @@ class WelcomeBack(NamedTuple):
     texts: int
     taken: int
     watched: bool = False  # the last of the descriptors is the spawner's SpawnerSettings.watch_fd
+    learned: Learned | None = None  # the last with steps, if it is not among the reports that follow
 
 
 class HeldPages(NamedTuple):
@@ -431,6 +432,7 @@ def _plain(message: Message) -> dict[str, object]:
         body["orders"] = [_typed(order) for order in message.orders]
     if isinstance(message, WelcomeBack):
         body["ready"] = _plain(message.ready)
+        body["learned"] = _plain(message.learned) if message.learned is not None else None
     if isinstance(message, Spawn):
         shared = _shared_env(message.workers)
         body["shared_env"] = shared
@@ -460,6 +462,8 @@ def _build(kind: type[Message], body: dict[str, object]) -> Message:
         values["orders"] = tuple(order for order in orders if not isinstance(order, Unknown))
     if kind is WelcomeBack:
         values["ready"] = _build(Ready, cast("dict[str, object]", values["ready"]))
+        if values.get("learned") is not None:
+            values["learned"] = _build(Learned, cast("dict[str, object]", values["learned"]))
     if kind is HoldPages or kind is HeldPages:
         pages = cast("tuple[tuple[int, int, int, str], ...]", values["pages"])
         values["pages"] = tuple((int(cycle), int(rank), int(inode), str(note)) for cycle, rank, inode, note in pages)

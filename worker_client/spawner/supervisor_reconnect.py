@@ -1,7 +1,7 @@
 """What is kept here for a returning supervisor, and how does it connect?
 
 The texts are the supervisor's own; nothing here reads them. Reports are kept until the supervisor confirms that the
-state it left here includes them.
+state it left here includes them. What the workers taught is kept longer: what was loading it ends with its supervisor.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .kept_state_file import KeptFile
 from .link import Link
 
 BACKLOG = 16
+LEARNED_CHARS_MAX = 64 * 1024  # the first message to a supervisor must not wait for its reader
 
 
 class Returned(NamedTuple):
@@ -58,6 +59,7 @@ class SupervisorReconnect:
         self._reports: deque[Report] = deque()
         self._taken = 0
         self._ready: Ready | None = None
+        self._learned: Learned | None = None  # the last with steps
         self._pages = Pages() if self.is_possible else None
 
     @property
@@ -75,6 +77,8 @@ class SupervisorReconnect:
             return
         if isinstance(report, Ready):
             self._ready = report
+        if isinstance(report, Learned) and sum(map(len, report.steps)) in range(1, LEARNED_CHARS_MAX):
+            self._learned = report
         self._reports.append(report)
 
     def keep(self, message: Keep) -> None:
@@ -129,9 +133,9 @@ class SupervisorReconnect:
             connection.close()
             return None
         watched = (self._watch_fd,) if self._watch_fd >= 0 else ()
-        welcome = WelcomeBack(
-            os.getpid(), self._job_id, self._ready, len(self._texts), self._taken, watched=bool(watched)
-        )
+        learned = None if self._learned in self._reports else self._learned
+        known = os.getpid(), self._job_id, self._ready, len(self._texts), self._taken
+        welcome = WelcomeBack(*known, watched=bool(watched), learned=learned)
         frame = framing.encode(spawner_link.encode(welcome), frame_bytes_max=framing.SPAWNER_FRAME_BYTES_MAX)
         try:
             socket.send_fds(connection, [frame], (*self._claim_fds, *watched))

@@ -24,8 +24,8 @@ def listener(tmp_path: Path) -> socket.socket:
     return listener
 
 
-def returned(reconnect: SupervisorReconnect, tmp_path: Path) -> tuple[dict[str, str], list[link.Message]]:
-    """Returns the texts and reports that a returning supervisor gets."""
+def welcomed(reconnect: SupervisorReconnect, tmp_path: Path) -> tuple[link.WelcomeBack, tuple[link.Message, ...]]:
+    """Returns what a returning supervisor gets."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as supervisor:
         supervisor.connect(str(tmp_path / "listener"))
         found = reconnect.accept(is_awaited=True)
@@ -34,9 +34,15 @@ def returned(reconnect: SupervisorReconnect, tmp_path: Path) -> tuple[dict[str, 
         socket.socket(fileno=found.fd).close()
     greeting = link.decode(welcome)
     assert isinstance(greeting, link.WelcomeBack)
-    texts = {each.name: each.text for each in found.messages if isinstance(each, link.Kept)}
+    return greeting, found.messages
+
+
+def returned(reconnect: SupervisorReconnect, tmp_path: Path) -> tuple[dict[str, str], list[link.Message]]:
+    """Returns the texts and reports."""
+    greeting, messages = welcomed(reconnect, tmp_path)
+    texts = {each.name: each.text for each in messages if isinstance(each, link.Kept)}
     assert greeting.texts == len(texts)
-    return texts, [each for each in found.messages if not isinstance(each, link.Kept)]
+    return texts, [each for each in messages if not isinstance(each, link.Kept)]
 
 
 def test_texts_stay_until_they_change_or_are_removed(tmp_path: Path, listener: socket.socket) -> None:
@@ -91,3 +97,18 @@ def test_values_that_a_script_has_set_are_in_no_file_but_reach_the_next_supervis
         kept = [link.decode(report.encode()) for report in json.loads(path.read_bytes())["reports"]]
         assert kept == [READY, learned._replace(steps=()), SPAWNED]
         assert returned(reconnect, tmp_path) == ({"a": "1"}, [READY, learned, SPAWNED])
+
+
+def test_what_was_learned_is_told_to_each_supervisor(tmp_path: Path, listener: socket.socket) -> None:
+    """The process that was loading it has ended with the supervisor before."""
+    with listener:
+        reconnect = SupervisorReconnect(SpawnerSettings("j", ("t.py",), return_fd=listener.fileno()))
+        listen(listener.fileno())
+        learned = link.Learned(("torch",), ("/lib",), "every worker imports torch")
+        for report in (READY, learned, link.Learned((), (), "nothing more is loaded ahead")):
+            reconnect.note(report)
+        reconnect.keep(link.Keep({"a": "1"}, 1))
+        assert welcomed(reconnect, tmp_path)[0].learned is None, "it is among the reports"
+        reconnect.keep(link.Keep({}, 3))
+        for _ in range(2):
+            assert welcomed(reconnect, tmp_path)[0].learned == learned

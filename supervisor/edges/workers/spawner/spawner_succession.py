@@ -1,8 +1,9 @@
 """Which of a job's spawners gets which message when a better prepared one is ready to replace the first?
 
 A successor is started once a spawner's workers taught it what to load. It waits, and takes over with the first message
-about a new cycle; its predecessor ends as soon as nothing of its last cycle is left. If a new cycle comes while a
-successor still loads, the cycle waits for that one load: otherwise each worker would load the same.
+about a new cycle; its predecessor ends as soon as nothing of its last cycle is left, and the successor keeps that: the
+next supervisor must not miss it. If a new cycle comes while a successor still loads, the cycle waits for that one load:
+otherwise each worker would load the same.
 """
 
 from __future__ import annotations
@@ -79,12 +80,14 @@ class SpawnerSuccession:
         self._load_ended = anyio.Event()
         self._is_bare = False  # whether the workers of the current spawner load everything themselves
         self._living: list[SpawnerLink] = []
+        self._replaced: list[SpawnerLink] = []  # of the living: they end once the current one keeps that
         self._fence: wire.Fence | None = None  # the last one
         self._collected: dict[SpawnerLink, list[wire.Order]] | None = None  # orders that are sent with the data to keep
         self._turns = 0  # turns in which something was kept
         self._texts: dict[str, str] = {}  # that are kept, for a spawner that has none of them yet
         self._complete: set[SpawnerLink] = set()  # those that had all of them
         self._hearings: dict[SpawnerLink, list[str]] = {}  # of spawners that were taken over
+        self._learned: wire.Learned | None = None  # before that; no successor was found that loaded it
 
     @property
     def pid(self) -> int:
@@ -104,13 +107,18 @@ class SpawnerSuccession:
         for name in [name for name, text in texts.items() if not text]:
             del self._texts[name]
 
+        replaced = tuple(self._replaced)
+
         def kept(files: SpawnerFiles | None) -> None:
             self._on_kept(files)
             on_kept()
+            self._end_replaced(replaced)
 
         # The next supervisor goes on with the newest texts that one of them has: no order may be part of them that has
-        # not left.
+        # not left. What replaced ones keep shows that they had a cycle.
         for link in sorted(self._living, key=lambda each: not collected.get(each)):
+            if link in replaced:
+                continue
             is_new = link not in self._complete
             self._complete.add(link)
             link.keep(
@@ -136,6 +144,7 @@ class SpawnerSuccession:
             case wire.End():
                 self._ending = True
                 self._held.clear()
+                self._replaced.clear()  # this ends them, too
                 for successor in list(self._successors):
                     self._dismiss(successor)  # it has no workers, and might load for seconds
                 for link in list(self._living):
@@ -171,7 +180,11 @@ class SpawnerSuccession:
             for link in self._living:
                 tasks.start_soon(self._serve, link, self._hearings.pop(link))
             on_started(self)
+            if self._ending:
+                self._end_replaced(tuple(self._replaced))
             self._release()  # the process that loaded for them ended with the previous supervisor
+            if self._learned is not None:
+                self._heard(self._learned)
         return "; ".join(self._lost)
 
     # --- from one supervisor to the next ---------------------------------------------------------------------------
@@ -184,14 +197,22 @@ class SpawnerSuccession:
         for each in found:
             reasons: list[str] = []
             successor = _Successor()
-            if each.pid == stood.current or each.pid in stood.owners.values():
+            if _is_needed(each, stood):
                 links[each.pid] = link_to(each, Hearing(self._heard, reasons.append))
+            elif (own := succession(each.texts)) is not None and _is_needed(each, own):
+                # It was replaced, and the previous supervisor ended before it could end it. What it reports is known.
+                links[each.pid] = link_to(each, Hearing(_nothing, reasons.append))
+                self._replaced.append(links[each.pid])
             else:
                 successor.ready = each.welcome.ready
                 heard = partial(self._heard_successor, successor)
                 links[each.pid] = successor.link = link_to(each, Hearing(heard, reasons.append))
                 self._successors.append(successor)
             self._hearings[links[each.pid]] = reasons
+            if each.pid == stood.current:
+                self._learned = each.welcome.learned
+        if self._successors:
+            self._learned = None
         self._living = list(links.values())
         self._current = links[stood.current]
         self._owners = {cycle: links[pid] for cycle, pid in stood.owners.items()}
@@ -263,11 +284,24 @@ class SpawnerSuccession:
             for message in held:
                 self._say(self._current, message)
             return
-        for link in list(self._living):  # they keep, too, that no orders are held any more
-            link.keep_between({SUCCESSION: self._as_text()}, tuple(held) if link is self._current else ())
+        self._turns += 1
+        changed = {SUCCESSION: self._as_text()}
+        # They keep, too, that no orders are held any more; first the one that has them now.
+        for link in sorted(self._living, key=lambda each: each is not self._current):
+            if link not in self._replaced:
+                texts = changed if link in self._complete else self._texts | changed
+                link.keep_between(texts, tuple(held) if link is self._current else ())
 
     def _end_if_done(self, link: SpawnerLink) -> None:
-        if link is not self._current and link not in self._owners.values():
+        if link is self._current or link in self._owners.values():
+            return
+        self._replaced.append(link)
+        if not self._turns or self._ending:  # nothing is kept of this job, or nothing more of an end
+            self._end_replaced((link,))
+
+    def _end_replaced(self, links: Sequence[SpawnerLink]) -> None:
+        for link in [each for each in self._replaced if each in links]:
+            self._replaced.remove(link)
             self._say(link, wire.End())
 
     def _heard(self, message: wire.FromSpawner) -> None:
@@ -359,6 +393,7 @@ class SpawnerSuccession:
         if link in self._living:
             self._living.remove(link)
         self._complete.discard(link)
+        self._replaced = [each for each in self._replaced if each is not link]
         for successor in [each for each in self._successors if each.link is link]:
             self._forget(successor)
         if not reasons:
@@ -380,5 +415,10 @@ def _as_order(message: wire.Message) -> wire.Order:
     return message
 
 
-def _nothing() -> None:
+def _is_needed(found: FoundSpawner, stood: Succession) -> bool:
+    """Returns whether it has a cycle, or gets the next one."""
+    return found.pid == stood.current or found.pid in stood.owners.values()
+
+
+def _nothing(*_: object) -> None:
     """Does nothing."""

@@ -1,0 +1,169 @@
+"""What do a job's spawners keep, and in which order, when one replaces another, so that no supervisor misses one?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import cast
+from unittest.mock import Mock
+
+import anyio
+import msgspec
+import pytest
+from holdfast_wire import spawner_link as link
+
+from supervisor.edges.workers.spawner.spawner_discovery import SUCCESSION, Succession, succession
+from supervisor.edges.workers.spawner.spawner_link import SpawnerLink
+from supervisor.edges.workers.spawner.spawner_succession import Hearing, SpawnerSuccession
+from tests.edges.workers.spawner.test_spawner_succession import LIMIT_S, SetLink
+from tests.settling import settled
+
+READY = link.Ready(0, 1, "3", "fork", "", ("torch",), "")
+LEARNED = link.Learned(("torch",), (), "every worker imports torch")
+
+
+class KeptJob:
+    """A job whose supervisor keeps its state in spawners 10, 11, …, and what each of them got, in order."""
+
+    def __init__(self) -> None:
+        self.links: dict[int, KeepingLink] = {}
+        self.sent: list[tuple[int, Succession | None, tuple[link.Order, ...]]] = []  # pid, which spawners it keeps
+        self.lessons: list[link.Learned | None] = []
+        self.succession = SpawnerSuccession(self.start, lambda _: None, lambda _: None)
+
+    async def start(self, learned: link.Learned | None, hearing: Hearing) -> SpawnerLink:
+        self.lessons.append(learned)
+        return self.link_to(10 + len(self.links), hearing)
+
+    def link_to(self, pid: int, hearing: Hearing) -> SpawnerLink:
+        self.links[pid] = KeepingLink(pid, hearing, self)
+        return cast("SpawnerLink", self.links[pid])
+
+    def take_back(self, *texts: Mapping[str, str], learned: link.Learned | None = None) -> None:
+        """Finds one spawner with each of these texts; the first one has learned that."""
+        found = [
+            Mock(pid=10 + number, texts=each, welcome=Mock(ready=READY, learned=None if number else learned))
+            for number, each in enumerate(texts)
+        ]
+        self.succession.take_back(found, lambda each, hearing: self.link_to(each.pid, hearing))
+
+    def keep(self, *orders: link.Order) -> None:
+        self.succession.keep({"state": "s"}, orders, lambda: None)
+
+    def has_left(self, pid: int) -> None:
+        """What that spawner keeps is in the kernel."""
+        self.links[pid].on_kept()
+
+    async def have_successor(self) -> None:
+        """The first spawner teaches, and the second is ready."""
+        self.links[10].hearing.on_message(LEARNED)
+        await settled()
+        self.links[11].hearing.on_message(READY)
+
+    def empties(self, pid: int, cycle: int) -> None:
+        self.links[pid].hearing.on_message(link.Emptied(cycle, 0, ()))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        async def run() -> None:
+            await self.succession.run(lambda _: None)
+
+        with anyio.fail_after(LIMIT_S):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run)
+                await settled()
+                yield
+                self.succession.kill("the test is over")
+
+
+class KeepingLink(SetLink):
+    def __init__(self, pid: int, hearing: Hearing, job: KeptJob) -> None:
+        super().__init__(pid, hearing)
+        self.files = None
+        self.job = job
+        self.on_kept: Callable[[], None] = lambda: None
+
+    def send(self, message: link.ToSpawner) -> None:
+        super().send(message)
+        self.job.sent.append((self.pid, None, (cast("link.Order", message),)))
+
+    def keep(
+        self, texts: Mapping[str, str], orders: tuple[link.Order, ...], on_kept: Callable[[], None], *, are_all: bool
+    ) -> None:
+        del are_all
+        self.on_kept = on_kept
+        self.keep_between(texts, orders)
+
+    def keep_between(self, texts: Mapping[str, str], orders: tuple[link.Order, ...]) -> None:
+        self.job.sent.append((self.pid, succession(texts), orders))
+
+
+def texts(current: int, owners: dict[int, int], turns: int) -> dict[str, str]:
+    stood = Succession(current, owners, max(owners), is_bare=False, is_ending=False, held=(), turns=turns)
+    return {SUCCESSION: msgspec.json.encode(stood).decode()}
+
+
+@pytest.mark.parametrize("is_emptied_first", [False, True])
+async def test_a_replaced_one_ends_only_once_the_next_one_keeps_that_it_is_not_needed(is_emptied_first: bool) -> None:
+    """Else a supervisor that is lost in between has lost a spawner that the others' texts still need."""
+    job = KeptJob()
+    async with job.running():
+        job.keep(link.PrepareStore(0, "h"))
+        await job.have_successor()
+        if is_emptied_first:
+            job.empties(10, 0)
+            job.keep()
+        job.sent.clear()
+        job.keep(link.PrepareStore(1, "h"))
+        if not is_emptied_first:
+            job.has_left(11)
+            job.empties(10, 0)
+            assert [pid for pid, _, _ in job.sent] == [11, 10]
+            job.sent.clear()
+            job.keep()
+        ((pid, stood, _),) = job.sent
+        assert stood is not None
+        assert (pid, stood.current, stood.owners) == (11, 11, {1: 11})
+        job.has_left(11)
+        assert job.sent[1:] == [(10, None, (link.End(),))]
+
+
+async def test_held_orders_leave_before_others_keep_that_they_have_left() -> None:
+    job = KeptJob()
+    async with job.running():
+        job.links[10].hearing.on_message(READY._replace(preloaded=()))
+        job.keep(link.PrepareStore(0, "h"))
+        job.links[10].hearing.on_message(LEARNED)
+        await settled()
+        held = link.PrepareStore(1, "h")
+        job.keep(held)
+        (before,) = {stood.turns for _, stood, _ in job.sent[-2:] if stood is not None}
+        job.sent.clear()
+        job.links[11].hearing.on_message(READY)
+        await settled()
+        (first, stood, orders), (second, _, others) = job.sent
+        assert (first, second, orders, others) == (11, 10, (held,), ())
+        assert stood is not None
+        assert (stood.owners, stood.turns) == ({0: 10, 1: 11}, before + 1)
+
+
+async def test_one_that_was_replaced_ends_after_a_return_and_is_no_successor() -> None:
+    job = KeptJob()
+    job.take_back(texts(10, {1: 10}, 8), texts(10, {0: 11, 1: 10}, 7))
+    async with job.running():
+        job.keep(link.PrepareStore(2, "h"))
+        ((pid, stood, _),) = job.sent
+        assert stood is not None
+        assert (pid, stood.owners) == (10, {1: 10, 2: 10})
+        job.has_left(10)
+        assert job.sent[1:] == [(11, None, (link.End(),))]
+
+
+@pytest.mark.parametrize("has_successor", [False, True])
+async def test_a_successor_that_was_lost_while_it_loaded_is_started_again(has_successor: bool) -> None:
+    job = KeptJob()
+    stood = texts(10, {0: 10}, 3)
+    job.take_back(stood, *([stood] if has_successor else []), learned=LEARNED)
+    async with job.running():
+        await settled()
+        assert job.lessons == ([] if has_successor else [LEARNED])
