@@ -36,7 +36,7 @@ from supervisor.edges.workers.spawner import dead_spawner_state, spawner_discove
 from supervisor.edges.workers.spawner.dead_spawner_state import DeadSpawnerState
 from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles, SpawnerIdentity
 from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
-from supervisor.edges.workers.spawner.spawner_reconnect import SpawnerReconnect
+from supervisor.edges.workers.spawner.spawner_reconnect import SpawnerReconnect, had_nothing
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
@@ -190,15 +190,14 @@ class Returning(msgspec.Struct, frozen=True):
             spawner_discovery.check_whole(found)
             restored = snapshot_texts.restored(found[0].texts)
         except spawner_discovery.IncompleteError as error:
-            await self._end_lost(job_id, recorded, found, _why_killed(reaching) or str(error))
+            await self._end_lost(job_id, recorded, found, reaching.why_lost or str(error))
             return
         except UnreadableError as error:
             if found[0].texts:
                 _log.error("cannot take over job %s, which ends: %s", job_id, error)
                 await self._give_up(job_id, recorded, found, str(error))
             elif any(left is not None and left.texts for _, _, left in await _left_by(recorded)):
-                why = f"its spawner was lost, and the next one (pid {found[0].pid}) had nothing of the job yet"
-                await self._end_lost(job_id, recorded, found, why)
+                await self._end_lost(job_id, recorded, found, had_nothing([found[0].pid]))
             else:
                 _log.warning("job %s had not begun when its supervisor was lost: submit it again", job_id)
                 await _end_all(found)
@@ -432,11 +431,6 @@ async def _left_by(recorded: _Recorded) -> list[_Left]:
 def _newness(left: DeadSpawnerState) -> tuple[int, int]:
     """Returns how new its texts are. Each spawner of a job counts its own turns."""
     return snapshot_texts.spawner_number(left.texts), left.turns
-
-
-def _why_killed(reaching: SpawnerReconnect) -> str:
-    pids = ", ".join(map(str, reaching.killed))
-    return pids and f"its spawner (pid {pids}) did not answer, so it was killed with all that it had started"
 
 
 async def _end_all(found: Sequence[FoundSpawner]) -> None:

@@ -31,9 +31,8 @@ from supervisor.edges.workers.page_hand_over import ReturnedPage, note_from
 from supervisor.ports.pauses import pause
 
 SUCCESSION = "succession"  # the text that says which spawner of a job has which cycle
-LISTENS_WITHIN_S = 10.0  # a new spawner must start its interpreter first
 ASK_AGAIN_S = 0.02
-ASK_AGAIN_HELD_S = 0.5
+ASK_AGAIN_MAX_S = 0.5
 RECEIVE_BYTES = 256 * 1024
 DESCRIPTORS_MAX = 253  # the kernel passes no more at once (SCM_MAX_FD)
 NAME_BYTES = 6
@@ -76,12 +75,6 @@ class SpawnerIdentity(msgspec.Struct, frozen=True):
             return False
         found = process_table.look_up(self.pid)
         return found is not None and found.started_ticks == self.started_ticks and found.state not in "ZX"
-
-    @property
-    def is_held(self) -> bool:
-        """Returns whether it is stopped, or held by a debugger."""
-        found = process_table.look_up(self.pid)
-        return found is not None and found.state in "Tt"
 
 
 class SpawnerFiles(msgspec.Struct, frozen=True):
@@ -262,7 +255,7 @@ async def _held(identity: SpawnerIdentity) -> int:
         except OSError as error:
             if error.errno not in kernel_error_remedies.OF_DESCRIPTORS:
                 return -1
-        await pause(ASK_AGAIN_HELD_S, why="the kernel does not tell when a descriptor is free again")
+        await pause(ASK_AGAIN_MAX_S, why="the kernel does not tell when a descriptor is free again")
 
 
 async def reach(files: SpawnerFiles, identity: SpawnerIdentity) -> FoundSpawner | None:
@@ -289,7 +282,8 @@ async def reach(files: SpawnerFiles, identity: SpawnerIdentity) -> FoundSpawner 
 
 
 async def _connect(files: SpawnerFiles, identity: SpawnerIdentity) -> socket.socket | None:
-    deadline_s = anyio.current_time() + LISTENS_WITHIN_S
+    """Returns None if it has ended. It may need long until it listens: it starts its interpreter first."""
+    pause_s = ASK_AGAIN_S
     while True:
         try:
             with contextlib.ExitStack() as undo:
@@ -302,12 +296,8 @@ async def _connect(files: SpawnerFiles, identity: SpawnerIdentity) -> socket.soc
             is_short = error.errno in kernel_error_remedies.OF_DESCRIPTORS
             if not is_short and (error.errno not in (errno.ECONNREFUSED, errno.EAGAIN) or not identity.is_alive):
                 return None
-        if is_held := is_short or identity.is_held:  # it may have been stopped before it listens
-            deadline_s = anyio.current_time() + LISTENS_WITHIN_S
-        if anyio.current_time() > deadline_s:
-            return None
-        pause_s = ASK_AGAIN_HELD_S if is_held else ASK_AGAIN_S
         await pause(pause_s, why="nothing tells when a process begins to listen at a socket")
+        pause_s = min(1.2 * pause_s, ASK_AGAIN_MAX_S)
 
 
 async def _greet(

@@ -1,28 +1,34 @@
 """How are a job's spawners reached that a previous supervisor started, and ended if that is asked meanwhile?
 
 A spawner may be stopped (SIGSTOP), held by a debugger, or wait for a disk. Its job goes on meanwhile, so there is no
-deadline; but people learn of it at once, and a job that they stop ends within a bounded time.
+deadline; but people learn of it at once, and a job that they stop ends within a bounded time. One that still loads, and
+has nothing of the job, is not waited for: the job's other spawners may have healthy workers.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import anyio
 
 from supervisor.core.process_facts import SilentSpawner
+from supervisor.edges.machine.own_process.threads import in_thread_or_here
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.unresponsive_process import whereabouts
-from supervisor.edges.workers.spawner import spawner_discovery
+from supervisor.edges.workers.spawner import dead_spawner_state, spawner_discovery
 from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles, SpawnerIdentity
 from supervisor.ports.pauses import pause
 
 SILENT_S = 1.0  # after that, a spawner that answers nothing is reported; a stopped one at once
 GOES_ON_S = 5.0  # for a spawner that was continued; then it is killed
 GONE_S = 5.0  # for a spawner that was killed; then it is given up
+
+_log = logging.getLogger("holdfast")
 
 
 class SpawnerReconnect:
@@ -32,9 +38,19 @@ class SpawnerReconnect:
         """`found` gets those that were reached."""
         self._missing = dict(recorded)
         self._found = found
+        self._ended: list[SpawnerFiles] = []
         self._end_asked = anyio.Event()
         self._given_up = anyio.CancelScope()
         self.killed: list[int] = []  # pids of spawners that did not answer, and whose job was to end
+        self.unneeded: list[int] = []  # pids of those that were killed since they had nothing of the job
+
+    @property
+    def why_lost(self) -> str:
+        """Why a spawner on which the job relies is lost; "": it has ended by itself."""
+        if self.unneeded and not self._found:
+            return had_nothing(self.unneeded)
+        pids = ", ".join(map(str, self.killed))
+        return pids and f"its spawner (pid {pids}) did not answer, so it was killed with all that it had started"
 
     def silent(self) -> SilentSpawner | None:
         """Returns the first spawner that has not answered."""
@@ -48,7 +64,7 @@ class SpawnerReconnect:
         self._end_asked.set()
 
     async def run(self, on_silent: Callable[[], Awaitable[None]]) -> None:
-        """Returns once each spawner was reached, has ended, or can't even be killed.
+        """Returns once each spawner was reached, has ended, or can't even be killed, or none that is left has the job.
 
         `on_silent` is called once if one does not answer.
         """
@@ -66,6 +82,19 @@ class SpawnerReconnect:
         del self._missing[files]
         if reached is not None:
             self._found.append(reached)
+        else:
+            self._ended.append(files)
+        texts = [each.texts for each in self._found]
+        look = partial(_may_have_the_job, {**self._missing}, texts, (*self._ended,))
+        if self._missing and not await in_thread_or_here(look):
+            self._end_unneeded()
+
+    def _end_unneeded(self) -> None:
+        for identity in self._missing.values():
+            self.unneeded.append(identity.pid)
+            _log.warning("spawner %s of job %s has nothing of it and is ended", identity.pid, identity.job_id)
+        self._signal(signal.SIGKILL)
+        self._given_up.cancel()
 
     async def _watch(self, on_silent: Callable[[], Awaitable[None]]) -> None:
         silent = self.silent()
@@ -91,3 +120,23 @@ class SpawnerReconnect:
                         signal.pidfd_send_signal(descriptor, number)
                 finally:
                     os.close(descriptor)
+
+
+def had_nothing(pids: Sequence[int]) -> str:
+    """Returns why a job has no spawner any more, though these processes were to become its next one."""
+    return f"its spawner was lost, and the next one (pid {', '.join(map(str, pids))}) had nothing of the job yet"
+
+
+def _may_have_the_job(
+    missing: Mapping[SpawnerFiles, SpawnerIdentity], texts: Sequence[Mapping[str, str]], ended: Iterable[SpawnerFiles]
+) -> bool:
+    """Returns whether one of the missing spawners may have carried out an order. `texts`: those of the others. Blocks.
+
+    It has saved what it keeps with its first order. If others know that it is to get the next cycle, it may have one.
+    """
+    if any(files.keep_path.exists() for files in missing):
+        return True
+    left = filter(None, map(dead_spawner_state.read, ended))
+    stood = [*filter(None, map(spawner_discovery.succession, (*texts, *(each.texts for each in left))))]
+    named = {pid for each in stood for pid in (each.current, *each.owners.values())}
+    return not stood or any(identity.pid in named for identity in missing.values())

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 from holdfast_wire import framing
 from holdfast_wire import spawner_link as wire
 
 from supervisor.core.process_facts import SilentSpawner
 from supervisor.edges.workers.spawner import spawner_discovery, spawner_reconnect
-from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles, SpawnerIdentity
+from supervisor.edges.workers.spawner.spawner_discovery import (
+    SUCCESSION,
+    FoundSpawner,
+    SpawnerFiles,
+    SpawnerIdentity,
+    Succession,
+)
 from supervisor.edges.workers.spawner.spawner_reconnect import SpawnerReconnect
 
 pytestmark = pytest.mark.timeout(30)
@@ -24,15 +34,16 @@ pytestmark = pytest.mark.timeout(30)
 # Listens at the descriptor, if it may, and sends the bytes that it reads; then it waits.
 PROGRAM = (
     "import socket, sys; listener = socket.socket(fileno=int(sys.argv[1])); sys.argv[2] == 'mute' or listener.listen();"
-    "print(flush=True); said = sys.stdin.buffer.readline(); listener.listen(); connection, _ = listener.accept(); "
+    "print(flush=True); said = sys.stdin.buffer.readline(); sys.argv[2] == 'mute' and sys.stdin.buffer.readline(); "
+    "listener.listen(); connection, _ = listener.accept(); "
     "connection.sendall(bytes.fromhex(said.decode())); connection.recv(1)"
 )
 
 
 class Spawner:
-    """A process at its place."""
+    """A process at its place. `next_pid`: it keeps that this process gets the next cycle; 0: itself; None: nothing."""
 
-    def __init__(self, folder: Path, *, is_mute: bool = False) -> None:
+    def __init__(self, folder: Path, *, is_mute: bool = False, next_pid: int | None = None) -> None:
         self.place, listener = spawner_discovery.create_files(folder)
         with listener:
             listener.setblocking(True)
@@ -46,8 +57,11 @@ class Spawner:
         identity = self.place.identity()
         assert identity is not None
         self.identity: SpawnerIdentity = identity
-        welcome = wire.WelcomeBack(self.process.pid, "j", wire.Ready(1, 1, "3.11", "fork", "", (), ""), 0, 0)
-        said = framing.encode(wire.encode(welcome), frame_bytes_max=1 << 20)
+        texts = {} if next_pid is None else kept_by(self.process.pid, next_pid or self.process.pid)
+        ready = wire.Ready(1, 1, "3.11", "fork", "", (), "")
+        welcome = wire.WelcomeBack(self.process.pid, "j", ready, len(texts), 0)
+        messages = [welcome, *map(wire.Kept, texts, texts.values())]
+        said = b"".join(framing.encode(wire.encode(each), frame_bytes_max=1 << 20) for each in messages)
         assert self.process.stdin is not None
         self.process.stdin.write(said.hex().encode() + b"\n")
         self.process.stdin.flush()
@@ -60,13 +74,43 @@ class Spawner:
     def places(self) -> list[tuple[SpawnerFiles, SpawnerIdentity]]:
         return [(self.place, self.identity)]
 
+    def listen(self) -> None:
+        """Lets one that is mute listen."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
 
 @pytest.fixture
 def spawner(tmp_path: Path) -> Generator[Spawner]:
     spawner = Spawner(tmp_path / "spawners")
     yield spawner
-    spawner.process.kill()
-    spawner.process.communicate()
+    spawner.end()
+
+
+def kept_by(pid: int, next_pid: int) -> dict[str, str]:
+    """Returns the texts of a job whose cycle 0 is at the first process, and whose next one will be at the other."""
+    stood = Succession(next_pid, {0: pid}, 0, is_bare=False, is_ending=False, held=(), turns=3)
+    return {SUCCESSION: msgspec.json.encode(stood).decode()}
+
+
+@contextmanager
+def loading(folder: Path) -> Generator[tuple[SpawnerFiles, SpawnerIdentity, subprocess.Popen[bytes]]]:
+    """Yields a process whose socket takes connections, and which never answers."""
+    place, listener = spawner_discovery.create_files(folder)
+    with listener, sleeping() as process:
+        listener.listen()
+        place.note("j", process.pid)
+        identity = place.identity()
+        assert identity is not None
+        try:
+            yield place, identity, process
+        finally:
+            process.kill()
 
 
 def sleeping() -> subprocess.Popen[bytes]:
@@ -122,12 +166,7 @@ async def test_who_asks_for_its_end_continues_a_stopped_one(spawner: Spawner) ->
 async def test_one_that_answers_nothing_even_then_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spawner_reconnect, "SILENT_S", 0.05)
     monkeypatch.setattr(spawner_reconnect, "GOES_ON_S", 0.05)
-    place, listener = spawner_discovery.create_files(tmp_path / "spawners")
-    with listener, sleeping() as process:
-        listener.listen()
-        place.note("j", process.pid)
-        identity = place.identity()
-        assert identity is not None
+    with loading(tmp_path / "spawners") as (place, identity, process):
         found: list[FoundSpawner] = []
         attempt = SpawnerReconnect([(place, identity)], found)
 
@@ -162,24 +201,79 @@ async def test_one_that_can_not_even_be_killed_is_given_up(tmp_path: Path, monke
         assert attempt.killed == [os.getpid()]
 
 
-async def test_one_that_was_stopped_before_it_listens_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_stopped", [True, False])
+async def test_one_that_does_not_listen_yet_is_waited_for_however_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stopped: bool
 ) -> None:
-    monkeypatch.setattr(spawner_discovery, "LISTENS_WITHIN_S", 0.3)
-    monkeypatch.setattr(spawner_discovery, "ASK_AGAIN_HELD_S", 0.05)
+    """It may start its interpreter from a slow disk."""
+    monkeypatch.setattr(anyio, "current_time", lambda: 100 * time.monotonic())
+    monkeypatch.setattr(spawner_reconnect, "SILENT_S", 0.3)
     spawner = Spawner(tmp_path / "spawners", is_mute=True)
     try:
         found: list[FoundSpawner] = []
         attempt = SpawnerReconnect(spawner.places, found)
-        spawner.stop()
+        if is_stopped:
+            spawner.stop()
 
         async def told() -> None:
-            await anyio.sleep(0.6)  # longer than one that runs may take
+            await anyio.sleep(0.6)
             spawner.process.send_signal(signal.SIGCONT)
+            spawner.listen()
 
         await attempt.run(told)
         assert len(found) == 1
         found[0].close()
     finally:
-        spawner.process.kill()
-        spawner.process.communicate()
+        spawner.end()
+
+
+async def test_one_that_has_nothing_of_the_job_is_killed_and_not_waited_for(tmp_path: Path) -> None:
+    """As a successor that loads: the others may have healthy workers."""
+    spawner, found = Spawner(tmp_path / "spawners", next_pid=0), list[FoundSpawner]()
+    try:
+        with loading(tmp_path / "spawners") as (place, identity, process), anyio.fail_after(1):
+            attempt = SpawnerReconnect([(place, identity), *spawner.places], found)
+            await attempt.run(unexpected)
+            assert process.wait(10) == -signal.SIGKILL
+        assert [each.pid for each in found] == [spawner.process.pid]
+        assert (attempt.unneeded, attempt.killed) == ([process.pid], [])
+        found[0].close()
+    finally:
+        spawner.end()
+
+
+async def test_one_that_has_nothing_of_a_job_whose_spawner_has_ended_is_not_waited_for_either(tmp_path: Path) -> None:
+    spawner, found = Spawner(tmp_path / "spawners"), list[FoundSpawner]()
+    spawner.end()
+    texts = kept_by(spawner.process.pid, spawner.process.pid)
+    spawner.place.keep_path.write_text(json.dumps({"texts": texts, "taken": 0, "reports": [], "cgroup": ""}))
+    with loading(tmp_path / "spawners") as (place, identity, process), anyio.fail_after(1):
+        attempt = SpawnerReconnect([(place, identity), *spawner.places], found)
+        await attempt.run(unexpected)
+        assert process.wait(10) == -signal.SIGKILL
+    assert (found, attempt.unneeded) == ([], [process.pid])
+
+
+@pytest.mark.parametrize("why", ["it keeps something", "it gets the next cycle", "nothing is kept of the job"])
+async def test_one_that_may_have_the_job_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    monkeypatch.setattr(spawner_reconnect, "SILENT_S", 0.3)
+    monkeypatch.setattr(spawner_reconnect, "GOES_ON_S", 0.05)
+    with loading(tmp_path / "spawners") as (place, identity, process):
+        next_pid = {"it keeps something": 0, "it gets the next cycle": process.pid}.get(why)
+        spawner, found = Spawner(tmp_path / "spawners", next_pid=next_pid), list[FoundSpawner]()
+        if why == "it keeps something":
+            place.keep_path.write_text("{}")
+        attempt = SpawnerReconnect([(place, identity), *spawner.places], found)
+
+        async def told() -> None:
+            assert process.poll() is None
+            attempt.end()
+
+        try:
+            await attempt.run(told)
+            assert (attempt.unneeded, attempt.killed) == ([], [process.pid])
+            found[0].close()
+        finally:
+            spawner.end()
