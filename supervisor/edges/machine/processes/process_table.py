@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Iterator
 
@@ -115,6 +116,16 @@ def has_initial_variables(pid: int) -> bool:
             return re.search(rb"(?:^|\0)[A-Za-z_]\w*=", file.read(ENVIRON_BYTES_MAX)) is not None
     except OSError:
         return False
+
+
+def is_being_killed(pid: int) -> bool:
+    """Returns whether SIGKILL was sent to it and has not ended it yet, since it waits in the kernel."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            pending = re.findall(rb"^(?:SigPnd|ShdPnd):\s*([0-9a-f]+)$", file.read(), re.MULTILINE)
+    except OSError:
+        return False
+    return any(int(each, 16) >> (signal.SIGKILL - 1) & 1 for each in pending)
 
 
 def namespace(pid: int, kind: str) -> int | None:

@@ -270,7 +270,8 @@ async def reach(files: SpawnerFiles, identity: SpawnerIdentity) -> FoundSpawner 
     descriptors: list[int] = []
     with contextlib.ExitStack() as undo:
         undo.callback(os.close, pidfd)
-        link = await _connect(files, identity) if identity.is_alive else None
+        may_answer = identity.is_alive and not process_table.is_being_killed(identity.pid)
+        link = await _connect(files, identity) if may_answer else None
         if link is None:
             return None
         undo.callback(link.close)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import psutil
 from holdfast_wire import spawner_link as link
@@ -24,8 +25,10 @@ from supervisor.edges.machine.gpus.gpu_process import GpuProcess, SilentError
 from supervisor.edges.machine.logs import log_tier_supervision
 from supervisor.edges.machine.logs.log_tier_supervision import LogTier
 from supervisor.edges.services.managed_attribution import ManagedAttribution
-from supervisor.edges.workers.spawner import spawner_link, spawner_succession
+from supervisor.edges.workers.spawner import spawner_discovery, spawner_link, spawner_succession
+from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner
 from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
+from supervisor.edges.workers.spawner.spawner_reconnect import SpawnerReconnect
 from supervisor.edges.workers.stacks.stack_collector import StackCollector
 from supervisor.errors import InUseError
 from supervisor.ports.edges import Spawner
@@ -221,6 +224,19 @@ async def given_up(spec: JobSpec, frozen: Path) -> int:
     return job.spawners[0].pid
 
 
+async def killed_before_a_return(spec: JobSpec, folder: Path, frozen: Path) -> None:
+    """The next supervisor does not wait for a spawner that was killed and is not gone, though its socket is there."""
+    place, listener = spawner_discovery.create_files(folder / "spawners")
+    with listener:
+        listener.listen()
+        place.note("kept", await given_up(spec, frozen))
+        identity, found = place.identity(), list[FoundSpawner]()
+        assert identity is not None
+        with anyio.fail_after(5):
+            await SpawnerReconnect([(place, identity)], found).run(anyio.lowlevel.checkpoint)
+        assert not found
+
+
 async def get_stuck(spawner: Spawner, frozen: Path, *, cycle: int) -> None:
     there = link.StreamPlan(console=False, file=f"{frozen}/log")
     spawner.send(link.Spawn(cycle, (link.WorkerPlan(0, 0, {}, stdout=there),)))
@@ -244,6 +260,8 @@ async def play(scenario: str, folder: Path) -> int:
                 await stacks(frozen)
             case "stuck_spawner":
                 await stuck_spawner(spec, frozen)
+            case "killed_before_a_return":
+                await killed_before_a_return(spec, folder, frozen)
             case _:
                 pid = await given_up(spec, frozen)
                 assert psutil.pid_exists(pid)

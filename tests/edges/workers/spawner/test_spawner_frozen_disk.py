@@ -20,6 +20,7 @@ SCENARIOS = [
     "stacks",
     "services",
     "stuck_spawner",
+    "killed_before_a_return",
     "thawed",
 ]
 
