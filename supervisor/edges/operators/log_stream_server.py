@@ -19,7 +19,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from supervisor.edges.operators import log_follower
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
 from supervisor.edges.operators.log_reader_limit import check_another_may_read
-from supervisor.errors import NotFoundError
+from supervisor.errors import ExhaustedError, NotFoundError
 from supervisor.ports.questions import Answer, CloseLogs, Logs, ReadLogs
 from supervisor.ports.reports import JobReport, LogBytes, RecordedEvent
 
@@ -38,6 +38,7 @@ class _Reader:
         self.scope = anyio.CancelScope()
         self.step = 0
         self.answer = Logs(())
+        self.failure = ""  # why the output can't be read any further
         self.asked = anyio.Event()
 
 
@@ -107,13 +108,15 @@ class LogStreamServer:
                         ended.set()
                     choice = LogChoice(question.rank, question.cycle, question.tail_lines)
                     pieces = log_follower.follow(Path(part.log_dir), choice, ended)
-                    async with contextlib.aclosing(pieces):
-                        async for piece in pieces:
-                            await send.send(piece)
+                    try:
+                        async with contextlib.aclosing(pieces):
+                            async for piece in pieces:
+                                await send.send(piece)
+                    except* OSError as errors:  # the disk, or no inotify instance is left
+                        reader.failure = str(errors.exceptions[0])
+                        _log.warning("cannot show output of job %s to node %s: %s", part.job_id, key[0], reader.failure)
                     send.close()
                     await anyio.sleep_forever()  # The rest may be read until nobody asks any more.
-        except* OSError as errors:  # the disk, or no inotify instance is left
-            _log.warning("cannot show output of job %s to node %s: %s", part.job_id, key[0], errors.exceptions[0])
         finally:
             if self._readers.get(key) is reader:
                 del self._readers[key]
@@ -146,6 +149,8 @@ async def _next(reader: _Reader, wait_s: float) -> Logs:
     except (anyio.EndOfStream, anyio.ClosedResourceError):
         if not pieces:
             reader.scope.cancel()
+            if reader.failure:
+                raise ExhaustedError(f"cannot show output: {reader.failure}") from None
             return Logs((), is_last=True)
     return Logs(tuple(pieces))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.edges.operators import log_reader_limit, log_stream_server
+from supervisor.edges.operators import log_follower, log_reader_limit, log_stream_server
 from supervisor.edges.operators.log_stream_server import LogStreamServer
 from supervisor.errors import ExhaustedError, NotFoundError
 from supervisor.ports.questions import CloseLogs, Logs, ReadLogs
@@ -75,6 +76,20 @@ async def test_one_that_follows_gets_what_comes_later(tmp_path: Path):
         assert isinstance(first, Logs)
         assert isinstance(second, Logs)
         assert [piece.output for piece in (*first.pieces, *second.pieces)] == [b"one\n", b"two\n"]
+
+
+async def test_a_reader_whose_node_cannot_read_gets_no_end_but_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def watch() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(log_follower, "DirectoryWatch", watch)
+    put(tmp_path, 0, 0, "one\n")
+    async with readers(tmp_path) as (found, part):
+        for follow in (False, True):
+            with pytest.raises(ExhaustedError, match=r"cannot show output: .*Too many open files"):
+                await found.answer("b", part, ReadLogs(f"r{follow}", 1, follow=follow, wait_s=LIMIT_S))
 
 
 async def test_readers_are_few_and_idle_ones_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
