@@ -8,13 +8,14 @@ from contextlib import suppress
 
 import anyio
 
-from supervisor.errors import HoldfastError
+from supervisor.errors import HoldfastError, NoAnswerError
 from supervisor.ports.questions import CloseLogs, Colleagues, Logs, ReadLogs
 from supervisor.ports.reports import LogBytes
 
 WAIT_S = 10.0  # a reader that follows gets an answer at least this often
 MARGIN_S = 5.0
 CLOSE_TIMEOUT_S = 1.0
+EMPTY_MAX = 2  # answers in a row without output, for a reader that does not follow: each has waited for the disk
 
 
 async def pieces(
@@ -28,7 +29,7 @@ async def pieces(
     follow: bool,
 ) -> AsyncGenerator[LogBytes]:
     """Yields the pieces. Raises NoAnswerError, or the error with which the node refuses."""
-    reader, step, is_last = os.urandom(8).hex(), 0, False
+    reader, step, is_last, empty = os.urandom(8).hex(), 0, False, 0
     wait_s = WAIT_S if follow else 0.0
     try:
         while not is_last:
@@ -39,6 +40,9 @@ async def pieces(
             for piece in answer.pieces:
                 yield piece
             is_last = answer.is_last
+            empty = 0 if answer.pieces else empty + 1
+            if empty == EMPTY_MAX and not (is_last or follow):
+                raise NoAnswerError(f"cannot read the output of node {node}: its disk does not answer")
     finally:
         if step and not is_last:
             # Otherwise the node closes an unused reader by itself.

@@ -40,6 +40,17 @@ async def test_all_pieces_come_step_by_step():
     assert len({question.reader for _, question in colleagues.asked if isinstance(question, ReadLogs)}) == 1
 
 
+async def test_a_disk_that_does_not_answer_is_an_error_unless_the_reader_follows():
+    silent = node(Logs((piece("a"),)), *(Logs(()) for _ in range(9)), Logs((piece("b"),)), Logs((), is_last=True))
+    assert [each.output async for each in read(silent, follow=True)] == [b"a", b"b"]
+    colleagues = node(Logs(()), Logs((piece("a"),)), Logs(()), Logs(()))
+    pieces = read(colleagues)
+    assert (await anext(pieces)).output == b"a"
+    with pytest.raises(NoAnswerError, match="cannot read the output of node n1: its disk does not answer"):
+        await anext(pieces)
+    assert isinstance(colleagues.asked[-1][1], CloseLogs)
+
+
 async def test_a_reader_that_is_left_is_closed():
     colleagues = node(Logs((piece("a"), piece("b"))))
     async with aclosing(read(colleagues, follow=True)) as pieces:
