@@ -141,7 +141,7 @@ class Home:
 
 
 class RunningSupervisor:
-    """Takes lines: "publish JOB [RANK]", "silence JOB", "end JOB", "forget", "together"."""
+    """Takes lines: "publish JOB [RANK]", "silence JOB", "end JOB", "record JOB", "forget", "together"."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process

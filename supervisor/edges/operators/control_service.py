@@ -282,13 +282,18 @@ class ControlService:
         self, report: JobReport, choice: log_follower.LogChoice, *, follow: bool
     ) -> dict[str, log_merge.NodeOutput]:
         """Returns the output of the job's other nodes, by node."""
-        sources = self._job_service.logs_elsewhere(
-            report, rank=choice.rank, cycle=choice.cycle, tail_lines=choice.tail_lines, follow=follow
-        )
+
+        def sources(tail_lines: int) -> dict[str, log_merge.Pieces]:
+            found = self._job_service.logs_elsewhere(
+                report, rank=choice.rank, cycle=choice.cycle, tail_lines=tail_lines, follow=follow
+            )
+            return {name: log_merge.as_pieces(source) for name, source in found.items()}
+
         log_dirs = {node.name: node.log_dir for node in report.nodes}
+        whole = sources(0) if choice.tail_lines and follow else {}  # Nothing is read of it unless it is needed.
         return {
-            name: log_merge.NodeOutput(log_dirs.get(name, ""), log_merge.as_pieces(source))
-            for name, source in sources.items()
+            name: log_merge.NodeOutput(log_dirs.get(name, ""), pieces, whole.get(name))
+            for name, pieces in sources(choice.tail_lines).items()
         }
 
     async def _find(self, job_id: str, verb: str, *, this_node: bool = False) -> JobReport:

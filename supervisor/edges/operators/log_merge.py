@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 import anyio
@@ -14,6 +15,7 @@ from supervisor.errors import ExhaustedError, HoldfastError, NoAnswerError, NotF
 from supervisor.ports.reports import LogBytes
 
 LOOK_S = 5.0  # between two looks at a live job: for nodes that have joined, and for those that have not answered
+LAST_OUTPUT_S = 3.0  # that a reader waits for the last output of other nodes once the job has ended
 
 Pieces = AsyncGenerator[LogPiece]
 Send = Callable[[LogPiece], Awaitable[None]]
@@ -21,10 +23,11 @@ Note = Callable[[str], Awaitable[None]]
 
 
 class NodeOutput(msgspec.Struct, frozen=True):
-    """The output of another node, to be read from its beginning."""
+    """The output of another node, to be read as chosen."""
 
     log_dir: str  # on that node: it differs between the node's runs of the job
     pieces: Pieces
+    whole: Pieces | None = None  # from its beginning, if `pieces` begin with the last lines; None: they do not
 
 
 Look = Callable[[], Awaitable[Mapping[str, NodeOutput]]]  # by node
@@ -75,18 +78,38 @@ class _Node:
 
     def __init__(self) -> None:
         self.is_read = False
-        self.reading = anyio.CancelScope()
         self.is_silent = False  # since it was asked last, too
         self.is_noted = False
         self.ended_in: str | None = None  # the folder whose output was sent to its end
         self._cycle = -1
         self._streams: dict[tuple[int, bool], ShownStream] = {}  # of that cycle, by rank and stream
+        self._reading = anyio.CancelScope()
+        self._until_s = math.inf
 
-    def begin(self) -> None:
-        """Expects the output from its beginning."""
-        self.is_read, self.reading = True, anyio.CancelScope()
+    def begin(self, output: NodeOutput) -> Pieces:
+        """Returns what is to be read now: what was chosen, and once some of it was sent, all from the beginning."""
+        self.is_read = True
         for stream in self._streams.values():
             stream.comes_again()
+        return output.pieces if output.whole is None or self._cycle < 0 else output.whole
+
+    async def read(self, pieces: Pieces) -> Pieces:
+        """Yields the pieces. Raises NoAnswerError if `end_by` ends that; it never cuts a piece that is being sent."""
+        async with contextlib.aclosing(pieces):
+            while True:
+                piece: LogPiece | None = None
+                reading = self._reading = anyio.CancelScope(deadline=self._until_s)
+                with contextlib.suppress(StopAsyncIteration), reading:
+                    piece = await anext(pieces)
+                if reading.cancelled_caught:
+                    late = f"it has not come within {LAST_OUTPUT_S:g} s of the job's end"
+                    raise NoAnswerError(f"cannot read the rest: {late}")
+                if piece is None:
+                    return
+                yield piece
+
+    def end_by(self, at_s: float) -> None:
+        self._until_s = self._reading.deadline = at_s
 
     def new(self, piece: LogPiece) -> LogPiece | None:
         """Returns the part of the piece that was not sent yet; None: there is none."""
@@ -117,10 +140,9 @@ class _Outlet:
         except HoldfastError as error:
             await self._say(_missing("", error))
 
-    async def carry_node(self, name: str, node: _Node, output: NodeOutput) -> None:
+    async def carry_node(self, name: str, node: _Node, pieces: Pieces, log_dir: str) -> None:
         try:
-            with node.reading:
-                await self._carry(output.pieces, node.new)
+            await self._carry(node.read(pieces), node.new)
         except (NoAnswerError, NotFoundError, ExhaustedError) as error:
             node.is_silent = True
             if not node.is_noted:
@@ -131,7 +153,7 @@ class _Outlet:
             await self._say(_missing(name, error))
             return  # It would refuse again.
         else:
-            node.ended_in = output.log_dir
+            node.ended_in = log_dir
         node.is_read = False
 
     async def _carry(self, pieces: Pieces, new: Callable[[LogPiece], LogPiece | None]) -> None:
@@ -150,7 +172,7 @@ async def follow(own: Pieces, look: Look | None, send: Send, note: Note, *, ende
     """Sends pieces as they come, each byte once, until the job has `ended` and each source, too.
 
     `look` returns the output of the job's other nodes now; None: they are not asked for. `note` gets what is missing,
-    at once. A node that does not answer is asked again, until the job has ended.
+    at once. A node that does not answer is asked again, until the job has ended; then no node is waited for long.
     """
     outlet = _Outlet(send, note, ended)
     nodes: dict[str, _Node] = {}
@@ -160,13 +182,11 @@ async def follow(own: Pieces, look: Look | None, send: Send, note: Note, *, ende
             for name, output in (await look()).items():
                 node = nodes.setdefault(name, _Node())
                 if not node.is_read and node.ended_in != output.log_dir:
-                    node.begin()
-                    tasks.start_soon(outlet.carry_node, name, node, output)
+                    tasks.start_soon(outlet.carry_node, name, node, node.begin(output), output.log_dir)
             with anyio.move_on_after(LOOK_S):
                 await ended.wait()
         for node in nodes.values():
-            if node.is_silent:
-                node.reading.cancel()  # It would hold up the end.
+            node.end_by(anyio.current_time() + (0.0 if node.is_silent else LAST_OUTPUT_S))
 
 
 def _missing(node: str, error: HoldfastError) -> str:

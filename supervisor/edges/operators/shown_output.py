@@ -15,6 +15,8 @@ class ShownStream:
     """
 
     def __init__(self) -> None:
+        self._is_tail: bool | None = None  # it begins with its last lines: what came before them is not new, either
+        self._first_again = 0  # the file with which the stream came again
         self._ends: dict[int, int] = {}  # how far the newest files were shown, in the order of their age
         self._known: dict[int, int] = {}  # those of them that may come again
         self._bytes = 0
@@ -23,7 +25,7 @@ class ShownStream:
 
     def comes_again(self) -> None:
         """Expects the stream from its beginning, as far as that is still there."""
-        self._known, self._bytes_again = dict(self._ends), self._bytes
+        self._known, self._bytes_again, self._first_again = dict(self._ends), self._bytes, 0
 
     def new(self, piece: LogPiece) -> bytes:
         """Returns those bytes of the piece that were not shown yet; from now on they are."""
@@ -36,7 +38,12 @@ class ShownStream:
 
     def _shown_bytes(self, piece: LogPiece) -> int:
         end = piece.offset + len(piece.data)
+        self._first_again = self._first_again or piece.file
+        if self._is_tail is None:
+            self._is_tail = piece.offset > 0
         if piece.file not in self._known:
+            if self._is_tail and len(self._known) == len(self._ends) == 1 and piece.file == self._first_again:
+                return len(piece.data)  # of the file before the one in which the last lines began
             self._known.clear()
             self._ends.pop(piece.file, None)
             self._ends[piece.file] = end

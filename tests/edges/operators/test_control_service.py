@@ -303,6 +303,24 @@ async def test_a_node_that_does_not_answer_for_a_moment_is_followed_further(
         )
 
 
+async def test_the_last_lines_of_a_node_go_on_where_they_were_though_it_did_not_answer_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_merge, "LOOK_S", 0.01)
+    printed = [LogBytes(2, 0, False, b"%d\n" % number, 7, 2 * number) for number in range(8)]
+    async with asked(tmp_path, on_two_nodes(tmp_path / "logs")) as (job_service, client, _):
+        job_service.output_elsewhere = {"n1": printed[:4]}
+        job_service.silent_nodes = {"n1"}
+        seen: list[bytes] = []
+        notes: list[str] = []
+        async with meanwhile(job_service, follow_all, client, seen, notes, LogChoice(tail_lines=2)):
+            await until(lambda: seen and notes)
+            job_service.output_elsewhere["n1"] = printed
+            job_service.silent_nodes = set()
+            await until(lambda: b"7\n" in seen)
+        assert b"".join(seen) == b"2\n3\n4\n5\n6\n7\n"
+
+
 async def test_a_node_that_joins_a_job_is_followed_from_then_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,8 +337,8 @@ async def test_a_node_that_joins_a_job_is_followed_from_then_on(
         assert (seen, notes) == ([b"n1", b"n2"], [])
 
 
-def follow_all(client: ControlClient, seen: list[bytes], notes: list[str]) -> None:
-    for piece in client.logs(JOB, LogChoice(), follow=True, on_note=notes.append):
+def follow_all(client: ControlClient, seen: list[bytes], notes: list[str], choice: LogChoice | None = None) -> None:
+    for piece in client.logs(JOB, choice or LogChoice(), follow=True, on_note=notes.append):
         seen.append(piece.data)  # noqa: PERF401  # one by one, for the test that looks on
 
 

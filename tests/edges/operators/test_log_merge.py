@@ -43,7 +43,7 @@ async def test_what_is_there_comes_in_order_and_what_is_missing_is_told():
 class Followed:
     """A live job. `looks`: what each look finds, node by node with its folder; the job ends with the last one."""
 
-    def __init__(self, *looks: Mapping[str, tuple[str, AsyncGenerator[LogBytes]]]) -> None:
+    def __init__(self, *looks: Mapping[str, tuple[str, *tuple[AsyncGenerator[LogBytes], ...]]]) -> None:
         self._looks = list(looks)
         self._ended = anyio.Event()
         self.seen: list[str] = []
@@ -58,7 +58,8 @@ class Followed:
         if not self._looks:
             self._ended.set()
             return {}
-        return {name: NodeOutput(folder, as_pieces(output)) for name, (folder, output) in self._looks.pop(0).items()}
+        look = self._looks.pop(0)
+        return {name: NodeOutput(folder, *map(as_pieces, outputs)) for name, (folder, *outputs) in look.items()}
 
     async def _send(self, piece: LogPiece) -> None:
         self.seen.append(piece.data.decode())
@@ -110,3 +111,54 @@ async def test_the_end_of_the_job_does_not_wait_for_a_node_that_has_not_answered
     with anyio.fail_after(10):
         await job.to_its_end()
     assert (job.seen, len(job.notes)) == (["0.0"], 1)
+
+
+async def test_the_end_of_the_job_does_not_wait_long_for_a_node_that_has_always_answered(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(log_merge, "LAST_OUTPUT_S", 0.05)
+
+    async def stays() -> AsyncGenerator[LogBytes]:
+        yield LogBytes(1, 0, False, b"0.1")
+        await anyio.sleep_forever()
+
+    job = Followed({"b": ("/b", stays())})
+    with anyio.fail_after(10):
+        await job.to_its_end()
+    late = "cannot read the rest: it has not come within 0.05 s of the job's end"
+    assert (sorted(job.seen), job.notes) == (["0.0", "0.1"], [f"the output of node b is not complete: {late}"])
+
+
+async def test_a_piece_that_is_being_sent_is_not_cut(monkeypatch: pytest.MonkeyPatch):
+    """Half of a message would spoil all that follows it."""
+    monkeypatch.setattr(log_merge, "LAST_OUTPUT_S", 0.01)
+
+    class Slow(Followed):
+        async def _send(self, piece: LogPiece) -> None:
+            await anyio.sleep(0.1)
+            await super()._send(piece)
+
+    job = Slow({"b": ("/b", source([(0, 1)]))})
+    await job.to_its_end()
+    assert sorted(job.seen) == ["0.0", "0.1"]
+
+
+async def test_the_last_lines_of_a_node_that_is_read_again_go_on_where_they_were():
+    printed = b"0123456789" * 15
+
+    async def output(begin: int, end: int, error: HoldfastError | None = None) -> AsyncGenerator[LogBytes]:
+        yield LogBytes(1, 3, False, printed[begin:end], 7, begin)
+        if error is not None:
+            raise error
+
+    async def whole() -> AsyncGenerator[LogBytes]:
+        yield LogBytes(1, 2, False, b"of an earlier cycle", 6, 0)
+        yield LogBytes(1, 3, False, printed, 7, 0)
+
+    job = Followed(
+        {"b": ("/b", source([], error=SILENT), whole())},
+        {"b": ("/b", output(90, 100, SILENT), whole())},
+        {"b": ("/b", output(130, 150), whole())},
+    )
+    await job.to_its_end()
+    assert "".join(each for each in job.seen if each != "0.0") == printed[90:].decode()

@@ -20,6 +20,18 @@ def test_only_what_is_beyond_the_known_end_of_a_file_is_new() -> None:
     assert [stream.new(each) for each in again] == [b"", b"", b"g"]
 
 
+def test_what_came_before_the_last_lines_is_not_new() -> None:
+    stream = ShownStream()
+    assert stream.new(piece(7, 90, b"ab")) == b"ab"
+    stream.comes_again()
+    again = (piece(6, 0, b"x" * 50), piece(6, 50, b"x" * 50), piece(7, 0, b"y" * 90), piece(7, 90, b"abc"))
+    assert [stream.new(each) for each in again] == [b"", b"", b"", b"c"]
+    stream.comes_again()
+    assert [stream.new(each) for each in (piece(7, 0, b"y" * 93), piece(8, 0, b"d"))] == [b"", b"d"]
+    stream.comes_again()
+    assert [stream.new(each) for each in (piece(8, 0, b"de"), piece(9, 0, b"f"))] == [b"e", b"f"]  # 7 is gone
+
+
 def test_bytes_without_a_place_are_counted() -> None:
     stream = ShownStream()
     assert stream.new(piece(0, 0, b"abc")) == b"abc"
