@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+import msgspec
 
 from supervisor.cli import offline_logs, output
 from supervisor.cli.argument_values import cycle_number, positive, rank_number
+from supervisor.cli.found_jobs import Answering
+from supervisor.cli.history import History
 from supervisor.cli.reconnecting_client import SteadyClient
 from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments, known_ranks
 from supervisor.core import printable
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
-from supervisor.errors import NotFoundError
+from supervisor.edges.operators.shown_output import ShownStream
+from supervisor.errors import HoldfastError, NoSupervisorError, NotFoundError
+from supervisor.ports.reports import JobReport
 
 LINE_BYTES_MAX = 64 * 1024  # a longer one is printed in parts
 
@@ -40,7 +48,7 @@ def execute(arguments: Namespace) -> int:
             output.say(f"{known}; rank {arguments.rank} is waited for")
         choice = LogChoice(arguments.rank, arguments.cycle, arguments.tail)
         is_cleaned = not found.is_own and sys.stdout.isatty()
-        counted = _Counted(_pieces(found, choice, follow=arguments.follow))
+        counted = _Counted(_pieces(found, choice, supervisors.history, follow=arguments.follow))
         try:
             _show(iter(counted), arguments, is_cleaned=is_cleaned)
         except NotFoundError as error:
@@ -77,13 +85,48 @@ class _Counted:
             yield piece
 
 
-def _pieces(found: FoundJob, choice: LogChoice, *, follow: bool) -> Iterator[LogPiece]:
-    if found.supervisor is not None and follow and found.is_live and not found.supervisor.is_private:
-        steady = SteadyClient(found.supervisor.client, found.report.job_id, say=output.say)
+def _pieces(found: FoundJob, choice: LogChoice, history: History, *, follow: bool) -> Iterator[LogPiece]:
+    asked = found.supervisor
+    has_ended = found.is_own and found.report.ended_at_ns is not None  # A supervisor asks no other node then.
+    if asked is None or (has_ended and os.path.isdir(found.report.log_dir)):
+        return offline_logs.read(found.report, choice, on_note=output.say)
+    if follow and found.is_live and not asked.is_private:
+        steady = SteadyClient(asked.client, found.report.job_id, say=output.say)
         return steady.logs(choice, on_note=output.say)
-    if found.supervisor is not None:
-        return found.supervisor.client.logs(found.report.job_id, choice, follow=follow, on_note=output.say)
-    return offline_logs.read(found.report, choice, on_note=output.say)
+    if follow and found.is_own and asked.is_private:
+        return _to_the_end(found.report, asked, choice, history)
+    return asked.client.logs(found.report.job_id, choice, follow=follow, on_note=output.say)
+
+
+def _to_the_end(report: JobReport, asked: Answering, choice: LogChoice, history: History) -> Iterator[LogPiece]:
+    """Follows a job whose private supervisor ends with it, perhaps before it has shown all: the files have the rest."""
+    shown: dict[tuple[int, int, bool], ShownStream] = {}  # by cycle, rank and stream
+
+    def new(piece: LogPiece) -> Iterator[LogPiece]:
+        stream = shown.setdefault((piece.cycle, piece.rank, piece.is_stderr), ShownStream())
+        if data := stream.new(piece):
+            yield LogPiece(piece.rank, piece.cycle, piece.is_stderr, data)
+
+    try:
+        for piece in asked.client.logs(report.job_id, choice, follow=True, on_note=output.say):
+            yield from new(piece)
+        return
+    except NoSupervisorError:
+        asked.await_end()
+        ended = None
+        with suppress(HoldfastError):
+            ended = history.read(lambda reader: reader.recorded(report.job_id, report.submitted_at_ns))
+        if ended is None or ended.ended_at_ns is None or FoundJob(ended, None).is_lost:
+            raise
+    first = min((cycle for cycle, *_ in shown), default=-1) if choice.tail_lines else -1
+    for stream in shown.values():
+        stream.comes_again()
+    rest = msgspec.structs.replace(choice, tail_lines=0) if shown else choice
+    for piece in offline_logs.read(
+        ended, rest, on_note=lambda note: output.say(f"the supervisor ended before it had shown all: {note}")
+    ):
+        if piece.cycle >= first:
+            yield from new(piece)
 
 
 def _lines(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:

@@ -1,4 +1,4 @@
-"""What have the workers of a job printed that no supervisor answers for any more?
+"""What have the workers of a job printed that has ended, or that no supervisor answers for any more?
 
 A job on several nodes has left its logs on each of them. Those that this node can read, such as on a shared file
 system, are read; of the others the user learns where they lie.

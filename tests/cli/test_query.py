@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from supervisor.cli.status import heartbeat_cell
 from supervisor.core.facts import JobState
 from supervisor.core.stragglers.straggler_messages import Straggler
-from supervisor.ports.reports import RankReport, SectionReport
+from supervisor.ports.reports import JobNodeReport, RankReport, SectionReport
 from tests.cli.supervised import ROOT, Home, widest, without_colours
 from tests.edges.operators.fake_job_service import running
 
@@ -327,6 +327,49 @@ def test_interrupt_and_broken_pipe_are_quiet(home: Home) -> None:
         supervisor.tell(f"publish {JOB}")
         assert follower.stderr.read() == ""
         assert follower.wait(20) == 141
+
+
+@pytest.mark.parametrize("tail", [(), ("--tail", "1")])
+def test_what_a_private_supervisor_did_not_show_of_a_job_that_has_ended_is_read_from_its_files(
+    home: Home, tail: tuple[str, ...]
+) -> None:
+    log = home.root / "logs" / JOB / "cycle_2" / "rank_0" / "stdout.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("step 1\nstep 2\n")
+    job = running(log_dir=str(home.root / "logs" / JOB))
+    with home.supervisor(job, place=home.root / "private", private=True) as supervisor:
+        follower = home.start("logs", JOB, "--rank", "0", "--follow", *tail)
+        assert follower.stdout is not None
+        shown = [follower.stdout.readline() for _ in range(1 if tail else 2)]
+        supervisor.tell(f"record {JOB}")
+        supervisor.process.send_signal(signal.SIGSTOP)
+        with log.open("a") as file:
+            file.write("the last line\n")
+        supervisor.process.kill()
+        out, err = follower.communicate(timeout=20)
+        supervisor.process.wait(20)
+    assert shown == (["step 2\n"] if tail else ["step 1\n", "step 2\n"])
+    assert (follower.returncode, out, err) == (0, "the last line\n", "")
+
+
+def test_the_output_of_other_nodes_is_read_where_it_lies_once_the_job_has_ended(home: Home) -> None:
+    """A supervisor that is still there asks no other node then."""
+    folders = {name: home.root / "logs" / name / JOB for name in ("n0", "n1", "n2")}
+    for rank, name in enumerate(("n0", "n1")):
+        folder = folders[name] / "cycle_2" / f"rank_{rank}"
+        folder.mkdir(parents=True)
+        (folder / "stdout.log").write_text(f"said by rank {rank}\n")
+    nodes = tuple(JobNodeReport(name, "active", log_dir=str(folder)) for name, folder in folders.items())
+    with home.supervisor(replace(running(log_dir=str(folders["n0"])), nodes=nodes)) as supervisor:
+        supervisor.tell(f"end {JOB}")
+        place = f"n2 (in {folders['n2']})"
+        done = home.holdfast("logs", JOB)
+        assert (done.code, done.out) == (0, "[cycle 2 rank 0] said by rank 0\n[cycle 2 rank 1] said by rank 1\n")
+        assert f"the output of the ranks on {place} is not shown; run holdfast logs {JOB} there" in done.err
+        assert home.holdfast("logs", JOB, "--rank", "1", "--follow").out == "said by rank 1\n"
+        elsewhere = home.holdfast("logs", JOB, "--rank", "9")
+        assert (elsewhere.code, elsewhere.out) == (1, "")
+        assert f"cannot show the output of rank 9 of job {JOB}: it lies on {place}" in elsewhere.err
 
 
 @pytest.mark.soak
