@@ -30,7 +30,7 @@ from supervisor.edges.peers.election import election_hand_over
 from supervisor.edges.peers.election.backend_outage import BackendOutage
 from supervisor.edges.peers.election.leader_term import LeaderTerm, read_ledger
 from supervisor.edges.peers.election.voter import Voter
-from supervisor.edges.peers.questions.request_router import RequestRouter, refuse
+from supervisor.edges.peers.questions.request_router import CLOSED, RequestRouter, refuse
 from supervisor.edges.peers.stream.cluster_client import SPAWNER_LATER_S, ClusterClient
 from supervisor.edges.peers.stream.session_store import SessionStore
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
@@ -176,17 +176,20 @@ class ElectedPeers:
 
     async def run(self) -> None:
         """Runs until cancelled, or until this node has given up."""
-        await self._is_opened.wait()  # Before that, the engine has no job to lead.
-        self._go_on()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._watch)
-            await self._end_own_lead()
-            self._tasks = tasks
-            for work in self._works:
-                tasks.start_soon(work)
-            tasks.start_soon(self._keep_time)
-            await self._is_over.wait()
-            tasks.cancel_scope.cancel()
+        try:
+            await self._is_opened.wait()  # Before that, the engine has no job to lead.
+            self._go_on()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._watch)
+                await self._end_own_lead()
+                self._tasks = tasks
+                for work in self._works:
+                    tasks.start_soon(work)
+                tasks.start_soon(self._keep_time)
+                await self._is_over.wait()
+                tasks.cancel_scope.cancel()
+        finally:
+            self.colleagues.parted(None, CLOSED)
 
     async def _keep_time(self) -> None:
         while True:
@@ -381,7 +384,8 @@ class ElectedPeers:
         lead, asked_at_s = self._won
         self._leader_term = LeaderTerm(
             self._voter, lead, self._post, self._vouch, lambda: self._state.fence.until_s, self.colleagues.take,
-            outage=self._outage, asked_at_s=asked_at_s, found=found, witnesses=witnesses,
+            on_parted=self.colleagues.parted, outage=self._outage, asked_at_s=asked_at_s, found=found,
+            witnesses=witnesses,
         )  # fmt: skip
         self.colleagues.is_leader = True
         _log.info("this node leads job %s (term %d)", self._voter.job_id, lead.term)

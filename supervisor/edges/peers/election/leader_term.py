@@ -38,8 +38,8 @@ class LeaderTerm:
 
     def __init__(
         self, voter: Voter, lead: Lead, post: Post, vouch: Callable[[float], None], fence_until_s: Callable[[], float],
-        on_aside: Callable[[str, Aside], None], *, outage: BackendOutage, asked_at_s: float, found: Ledger,
-        witnesses: tuple[str, ...],
+        on_aside: Callable[[str, Aside], None], *, on_parted: Callable[[str, str], None], outage: BackendOutage,
+        asked_at_s: float, found: Ledger, witnesses: tuple[str, ...],
     ) -> None:  # fmt: skip
         """`vouch` moves the fence of this node, and `fence_until_s` tells it; `found`: the ledger of this run.
 
@@ -60,6 +60,7 @@ class LeaderTerm:
             own_name=voter.node,
             on_report=self._take,
             on_aside=on_aside,
+            on_parted=on_parted,
             tls=voter.tls,
             term=lead.term,
             fan_out=voter.fan_out,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -22,7 +22,7 @@ from supervisor.core.session_state import JobSessions
 from supervisor.edges.machine.gpus import nvlink_domain
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.peers.handshake import job_secrets
-from supervisor.edges.peers.questions.request_router import RequestRouter, refuse
+from supervisor.edges.peers.questions.request_router import CLOSED, RequestRouter, refuse
 from supervisor.edges.peers.stream.cluster_client import SPAWNER_LATER_S, ClusterClient
 from supervisor.edges.peers.stream.cluster_server import ClusterServer
 from supervisor.edges.peers.stream.session_store import JobPeers, SessionStore
@@ -196,7 +196,7 @@ async def open_peers(
     if kept is not None and kept.leads and listener is None:
         raise ConfigurationError(f"cannot lead at {meeting.endpoint} again: something else listens there; end it")
     leaders_store = session_store if meeting.nodes_max < KEPT_NODES_MAX else SessionStore(None, kept)
-    async with anyio.create_task_group() as tasks:
+    async with AsyncExitStack() as closes, anyio.create_task_group() as tasks:
         if listener is not None:
             colleagues = RequestRouter(
                 own_name=meeting.node,
@@ -209,6 +209,7 @@ async def open_peers(
                 own_name=meeting.node,
                 on_report=post,
                 on_aside=colleagues.take,
+                on_parted=colleagues.parted,
                 tls=meeting.tls,
                 fan_out=meeting.fan_out,
                 nodes_max=meeting.nodes_max,
@@ -216,13 +217,13 @@ async def open_peers(
             )
             gc_tuning.collect_seldom(meeting.nodes_max)
             await tasks.start(server.run, listener)
-            yield LeaderPeers(meeting, server, post, colleagues)
-            said = server.until_all_is_heard
+            opened, said = LeaderPeers(meeting, server, post, colleagues), server.until_all_is_heard
         else:
             opened = FollowerPeers(meeting, post, session_store, take_question=take_question)
             tasks.start_soon(opened.run)
-            yield opened
             said = opened.until_all_is_heard
+        closes.callback(opened.colleagues.parted, None, CLOSED)
+        yield opened
         with anyio.move_on_after(PARTING_S):
             await said()
         tasks.cancel_scope.cancel()

@@ -60,6 +60,15 @@ class HearsLastNews(Protocol):
         ...
 
 
+@runtime_checkable
+class FallsQuiet(Protocol):
+    """Knows, for one job, whether nodes still ask each other."""
+
+    async def until_quiet(self) -> None:
+        """Waits until no question is open, here or of another node."""
+        ...
+
+
 class _Meeting:
     """The meeting of one job."""
 
@@ -233,6 +242,8 @@ class PeersOfJobs:
     async def _exchange_last_events(self, job_id: str, peers: PeersAndColleagues) -> None:
         if not peers.leads(job_id):
             await self._unsent.tell_last(job_id)
+            if isinstance(peers.colleagues, FallsQuiet):  # People who follow the job read its last output and events.
+                await peers.colleagues.until_quiet()
         elif isinstance(peers, HearsLastNews):
             await peers.until_all_have_left()
 
@@ -270,6 +281,8 @@ class PeersOfJobs:
         return "" if peers is None else peers.colleagues.outage(job_id)
 
     async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
+        if job_id not in self._meetings:  # Nobody asks about a job of this node alone.
+            raise NoAnswerError(f"cannot ask the other nodes of job {job_id}: it has ended on this node")
         peers = self._of(job_id)
         if peers is None:
             raise NoAnswerError(f"cannot ask the other nodes of job {job_id}: the connection to them is lost")

@@ -1,7 +1,7 @@
 """How does a question get from one node of a job to another, and the answer back?
 
 Every node is connected to the leader, which forwards messages for others. Nothing is stored or resent here: the asker
-waits for a bounded time, and then the question counts as unanswered.
+waits for a bounded time, or until the other node has parted, and then the question counts as unanswered.
 """
 
 from __future__ import annotations
@@ -17,25 +17,38 @@ from supervisor import errors
 from supervisor.edges.peers.codec import question_codec
 from supervisor.edges.peers.codec.cluster_frames import Answered, Aside, Asked, ClusterProtocolError
 from supervisor.errors import HoldfastError, NoAnswerError
-from supervisor.ports.questions import LEADER, Answer, Question, Refused, Reply, TakeQuestion
+from supervisor.ports.questions import (
+    LEADER,
+    Answer,
+    Events,
+    Logs,
+    Question,
+    Refused,
+    Reply,
+    TakeQuestion,
+)
 
 PART_BYTES_MAX = 32 * 1024  # so an order waits for at most one part
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 ANSWERING_MAX = 64  # questions that are being answered at the same time
+READ_ON_S = 0.3  # after an answer that is not the last, the asker asks for the next one within this time
+CLOSED = "this node's connections to the others have been closed"
 
 _log = logging.getLogger("holdfast.cluster")
 
 
 class _Pending:
-    def __init__(self) -> None:
+    def __init__(self, to: str) -> None:
+        self.to = to
         self.parts: list[bytes] = []
         self.bytes = 0
         self.answer: Answer | None = None
         self.arrived = anyio.Event()
 
     def settle(self, answer: Answer) -> None:
-        self.answer = answer
-        self.arrived.set()
+        if self.answer is None:
+            self.answer = answer
+            self.arrived.set()
 
 
 def refuse(job_id: str, by: str, question: Question, reply: Reply) -> None:
@@ -68,6 +81,8 @@ class RequestRouter:
         self._numbers = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
         self._answering = 0
+        self._reads_on_until_s = 0.0
+        self._changed = anyio.Event()
 
     def leads(self, job_id: str) -> bool:
         del job_id
@@ -79,8 +94,8 @@ class RequestRouter:
 
     async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
         """Asks another node. Raises NoAnswerError, or the HoldfastError with which the other side refuses."""
-        whom = f"node {to}" if to != LEADER else "the leader"
-        number, pending = next(self._numbers), _Pending()
+        whom = _in_words(to)
+        number, pending = next(self._numbers), _Pending(to)
         if self._is_for_us(to):
             self._take_question(job_id, self._own_name, question, pending.settle)
             await pending.arrived.wait()
@@ -99,6 +114,7 @@ class RequestRouter:
                 await pending.arrived.wait()
         finally:
             del self._pending[number]
+            self._note_answer(pending.answer)
         if pending.answer is None:
             raise NoAnswerError(f"cannot ask {whom}: no answer within {timeout_s:g} s")
         return _unless_refused(pending.answer)
@@ -118,6 +134,24 @@ class RequestRouter:
                     self._send_answer(aside, refused)
             case _:
                 _log.debug("an aside for node %s has come to node %s", aside.to, self._own_name)
+
+    def parted(self, node: str | None, why: str) -> None:
+        """Ends the wait for answers of a node that is no longer connected; None: for all answers."""
+        for pending in list(self._pending.values()):
+            if node in (None, pending.to):
+                pending.settle(Refused(NoAnswerError.reason, f"cannot ask {_in_words(pending.to)}: {why}"))
+
+    async def until_quiet(self) -> None:
+        """Waits until no question is open, here or of another node, and nobody reads on. The caller bounds the time."""
+        while self._pending or self._answering or anyio.current_time() < self._reads_on_until_s:
+            self._changed = anyio.Event()
+            with anyio.move_on_after(READ_ON_S):
+                await self._changed.wait()
+
+    def _note_answer(self, answer: Answer | None) -> None:
+        if isinstance(answer, Logs | Events) and not answer.is_last:
+            self._reads_on_until_s = anyio.current_time() + READ_ON_S
+        self._changed.set()
 
     def _is_for_us(self, to: str) -> bool:
         return to == self._own_name or (self.is_leader and to == LEADER)
@@ -152,6 +186,7 @@ class RequestRouter:
         def reply(answer: Answer) -> None:
             self._answering -= 1
             self._send_answer(asked, answer)
+            self._note_answer(answer)
 
         self._take_question(asked.job_id, asked.by, question, reply)
 
@@ -162,6 +197,10 @@ class RequestRouter:
             answered = Answered(asked.job_id, asked.by, asked.number, part, end >= len(payload), payload[start:end])
             if not self._pass_on(asked.by, answered):
                 return
+
+
+def _in_words(node: str) -> str:
+    return f"node {node}" if node != LEADER else "the leader"
 
 
 def _unless_refused(answer: Answer) -> Answer:

@@ -68,6 +68,7 @@ class ClusterServer:
         on_report: Callable[[Reported], None],
         on_aside: Callable[[str, Aside], None] = cluster_frames.nobody_hears,
         on_elastic: Callable[[ElasticReported], None] | None = None,
+        on_parted: Callable[[str, str], None] | None = None,
         tls: Tls | None = None,
         term: int | None = None,
         fan_out: int = 0,
@@ -80,7 +81,8 @@ class ClusterServer:
 
         `fan_out`: how many of the `nodes_max` others connect directly, not by relays; 0: all.
 
-        `may_answer` is asked before every answer; None: always. `on_confirmed` gets what a node sends back of `beat`.
+        `on_parted` gets the name of a node whose connection has ended, and why. `may_answer` is asked before every
+        answer; None: always. `on_confirmed` gets what a node sends back of `beat`.
         """
         self._session_store = session_store or SessionStore()
         kept = self._session_store.kept or JobSessions()
@@ -89,6 +91,7 @@ class ClusterServer:
         self._on_report = on_report
         self._on_aside = on_aside
         self._on_elastic = on_elastic
+        self._on_parted = on_parted
         self._tls = LeadersTls(tls)
         if term is None and self._session_store.kept is None:
             # A node that knows an earlier process here must learn that this one has none of their messages.
@@ -348,6 +351,8 @@ class ClusterServer:
 
     def _miss(self, name: str, node: KnownNode, why: str) -> None:
         self._count(node, is_direct=False)
+        if self._on_parted is not None:
+            self._on_parted(name, f"its connection has ended: {why}")
         self._decide(node_loss_detection.LinkLost(Link(name), why, node.conversation.heard_at_s))
 
     async def _keep_time(self) -> None:

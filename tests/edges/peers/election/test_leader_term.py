@@ -55,7 +55,8 @@ def of(lead: Lead, met_term: int = 0) -> tuple[LeaderTerm, Fence, list[Ordered |
     found, _ = of_this_run(read_ledger(lead.state), term=lead.term, met_term=met_term)
     leader_term = LeaderTerm(
         voter, lead, posted.append, own_fence.vouch, lambda: own_fence.until_s, lambda _, __: None,
-        outage=BackendOutage("job"), asked_at_s=anyio.current_time(), found=found, witnesses=found.witnesses,
+        on_parted=lambda _, __: None, outage=BackendOutage("job"), asked_at_s=anyio.current_time(), found=found,
+        witnesses=found.witnesses,
     )  # fmt: skip
     return leader_term, own_fence, posted
 

@@ -47,6 +47,8 @@ class OneJob:
         self.take_question = take_question
         self.said: list[object] = []
         self.fails = anyio.Event()
+        self.quiet = anyio.Event()
+        self.quiet.set()
         self._leads = leads
 
     @property
@@ -72,6 +74,9 @@ class OneJob:
         answers: list[Answer] = []
         self.take_question(job_id, to, question, answers.append)
         return answers[0]
+
+    async def until_quiet(self) -> None:
+        await self.quiet.wait()
 
     def session_state(self, *, whole: bool = True) -> JobSessions:
         return JobSessions(leads=self._leads, is_whole=whole)
@@ -244,8 +249,8 @@ async def test_questions_of_every_job_come_to_one_counter():
         await peers.ask("led", "b", ShowPart(), timeout_s=1.0)
         await peers.ask("followed", LEADER, ShowPart(), timeout_s=1.0)
         assert rig.asked == [("led", "b"), ("followed", LEADER)]
-        with pytest.raises(NoAnswerError):
-            await peers.ask("alone", LEADER, ShowPart(), timeout_s=1.0)
+        with pytest.raises(NoAnswerError, match="cannot ask the other nodes of job gone: it has ended on this node"):
+            await peers.ask("gone", LEADER, ShowPart(), timeout_s=1.0)
         rig.jobs["led"].fails.set()
         await rig.until_posted(JobAbandoned("led", WHY))
         with pytest.raises(
@@ -348,6 +353,19 @@ async def test_the_last_news_of_a_job_that_has_ended_are_told_before_its_way_is_
             await peers.until_closed("b")  # it has not ended
         assert rig.parted == ["a"]
     assert rig.news.told == ["a"], "the other job goes on, with another supervisor"
+
+
+async def test_questions_about_a_job_that_has_ended_are_answered_before_its_way_is_closed():
+    rig = Rig()
+    async with rig.opened() as peers:
+        await begun(peers, "a")
+        rig.jobs["a"].quiet = anyio.Event()
+        peers.close("a")
+        await settled()
+        assert (rig.news.told, rig.parted) == (["a"], [])
+        rig.jobs["a"].quiet.set()
+        with anyio.fail_after(LIMIT_S):
+            await peers.until_closed("a")
 
 
 async def test_news_that_nobody_takes_do_not_hold_up_the_end_for_long(monkeypatch: pytest.MonkeyPatch):

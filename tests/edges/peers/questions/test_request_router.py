@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import pytest
+from anyio.abc import TaskGroup, TaskStatus
 
 from supervisor.core import orders
 from supervisor.core.cluster.cluster_messages import NodeJoined
@@ -22,6 +23,7 @@ from supervisor.errors import NoAnswerError, NotFoundError
 from supervisor.ports.questions import (
     LEADER,
     Answer,
+    CloseLogs,
     LogBytes,
     Logs,
     PeersAndColleagues,
@@ -59,9 +61,16 @@ class Node:
                 raise ZeroDivisionError
             case ReadLogs(tail_lines=size):
                 return Logs((LogBytes(0, 0, False, self.name.encode() * size),))
+            case CloseLogs():
+                return Logs((), is_last=True)
             case _:
                 await anyio.sleep_forever()
                 raise AssertionError
+
+    @property
+    def router(self) -> RequestRouter:
+        assert isinstance(self.peers.colleagues, RequestRouter)
+        return self.peers.colleagues
 
     async def ask(self, to: str, question: Question, timeout_s: float = LIMIT_S) -> str:
         answer = await self.peers.colleagues.ask(JOB, to, question, timeout_s=timeout_s)
@@ -74,18 +83,23 @@ def hello(size: int = 1) -> Question:
 
 
 @asynccontextmanager
+async def node(name: str, port: int, tasks: TaskGroup) -> AsyncGenerator[Node]:
+    heard, questions = Heard(), QuestionInbox()
+    meeting = Meeting(JOB, name, PeerAddress("127.0.0.1", port), LIMIT_S, TLS)
+    async with cluster_peers.open_peers(meeting, heard.post, take_question=questions.put) as peers:
+        found = Node(name, peers, heard)
+        tasks.start_soon(questions.answer, found.answer, found.own_name)
+        peers.report(JOB, NodeJoined(name, -1))
+        yield found
+
+
+@asynccontextmanager
 async def three_nodes() -> AsyncGenerator[list[Node]]:
     port = free_port()
     async with anyio.create_task_group() as tasks, AsyncExitStack() as opened:
         found: list[Node] = []
         for name in "abc":
-            heard, questions = Heard(), QuestionInbox()
-            meeting = Meeting(JOB, name, PeerAddress("127.0.0.1", port), LIMIT_S, TLS)
-            opening = cluster_peers.open_peers(meeting, heard.post, take_question=questions.put)
-            peers = await opened.enter_async_context(opening)
-            found.append(Node(name, peers, heard))
-            tasks.start_soon(questions.answer, found[-1].answer, found[-1].own_name)
-            peers.report(JOB, NodeJoined(name, -1))
+            found.append(await opened.enter_async_context(node(name, port, tasks)))
             await found[0].heard.until(lambda: len(found[0].heard.reports()) == len(found))
         yield found
         tasks.cancel_scope.cancel()
@@ -140,10 +154,66 @@ async def test_what_is_too_much_is_dropped_and_orders_still_arrive(monkeypatch: 
         assert await a.ask("b", hello()) == "b"
 
 
+async def test_nobody_waits_for_an_answer_of_a_node_that_has_parted_or_once_its_own_connections_are_closed():
+    port, refusals = free_port(), list[str]()
+
+    async def ask(one: Node, to: str) -> None:
+        with pytest.raises(NoAnswerError) as refused:
+            await one.ask(to, ShowPart(), timeout_s=15.0)
+        refusals.append(str(refused.value))
+
+    async with anyio.create_task_group() as tasks, node("a", port, tasks) as a:
+        leave = anyio.Event()
+
+        async def follow(*, task_status: TaskStatus[Node]) -> None:
+            async with node("b", port, tasks) as b:
+                task_status.started(b)
+                await leave.wait()
+
+        b: Node = await tasks.start(follow)
+        await a.heard.until(lambda: len(a.heard.reports()) == 2)
+        with anyio.fail_after(3.0):
+            async with anyio.create_task_group() as asking:
+                asking.start_soon(ask, a, "b")
+                asking.start_soon(ask, b, "a")
+                while not (a.asked and b.asked):
+                    await anyio.lowlevel.checkpoint()
+                leave.set()
+        tasks.cancel_scope.cancel()
+    of_a, of_b = sorted(refusals)
+    assert of_a == "cannot ask node a: this node's connections to the others have been closed"
+    assert of_b.startswith("cannot ask node b: its connection has ended: ")
+
+
+async def test_it_is_quiet_once_nobody_asks_or_reads_on(monkeypatch: pytest.MonkeyPatch):
+    async with three_nodes() as (_, b, c), anyio.create_task_group() as tasks:
+        monkeypatch.setattr(request_router, "READ_ON_S", 60.0)
+        await c.router.ask(JOB, "b", CloseLogs("reader"), timeout_s=LIMIT_S)  # The answer is the last one.
+        assert await are_quiet(b, c) == [True, True]
+        await c.ask("b", hello())
+        assert await are_quiet(b, c) == [False, False]
+        monkeypatch.setattr(request_router, "READ_ON_S", 0.01)
+        await c.ask("b", hello())
+        assert await are_quiet(b, c) == [True, True]
+        tasks.start_soon(c.ask, "b", ShowPart())
+        while b.asked[-1][1] != ShowPart():
+            await anyio.lowlevel.checkpoint()
+        assert await are_quiet(b, c) == [False, False]
+        tasks.cancel_scope.cancel()
+
+
+async def are_quiet(*nodes: Node) -> list[bool]:
+    found: list[bool] = []
+    for each in nodes:
+        with anyio.move_on_after(0.1) as waited:
+            await each.router.until_quiet()
+        found.append(not waited.cancelled_caught)
+    return found
+
+
 async def test_a_node_asks_in_its_own_name_only(caplog: pytest.LogCaptureFixture):
     async with three_nodes() as (a, b, _):
-        assert isinstance(a.peers.colleagues, RequestRouter)
-        a.peers.colleagues.take("c", Asked(JOB, "a", "b", 1, b""))
+        a.router.take("c", Asked(JOB, "a", "b", 1, b""))
         assert not a.asked
         assert not b.asked
         assert "a question of node b is dropped: it comes from node c" in caplog.text
