@@ -65,8 +65,7 @@ def wind_down(state: State, outcome: Verdict | Stop, now_s: float, *, may_be_sto
         may_be_stop_until_s=now_s + STOP_FOLLOWS_S if may_be_stop and stop is None else None,
     )
     state = msgspec.structs.replace(state, phase=phase)
-    order = msgspec.structs.replace(_order(phase), signal=signal, grace_s=grace_s)
-    return _conclude_if_stopped(state, phase, now_s, _to_all(state, order))
+    return _conclude_if_stopped(state, phase, now_s, _to_all(state, _order(phase)))
 
 
 def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: float) -> Outcome:
@@ -173,8 +172,13 @@ def _stop_again(state: State, phase: WindingDown, event: cluster_messages.StopAs
 
 
 def _order(phase: WindingDown) -> orders.WindDown:
-    """Returns the order to stop, with a decided verdict: the nodes keep it in case the backend loses the ledger."""
-    decided = phase.outcome if isinstance(phase.outcome, Verdict) and phase.may_be_stop_until_s is None else None
+    """Returns the order to stop. The ranks of a node that gets it later, or again, have as much time as the others.
+
+    It has a decided verdict: the nodes keep it in case the backend loses the ledger.
+    """
+    if isinstance(phase.outcome, Stop):
+        return orders.WindDown(phase.outcome.reason, phase.outcome.signal, grace_s=phase.outcome.grace_s)
+    decided = phase.outcome if phase.may_be_stop_until_s is None else None
     return orders.WindDown(phase.outcome.reason, verdict=decided)
 
 

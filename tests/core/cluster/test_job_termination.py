@@ -133,6 +133,14 @@ def test_the_first_signal_of_a_node_kills_nobody_where_a_command_or_another_lead
     assert {each.order.at_once for each in play.of(Send)} == {True}
 
 
+@pytest.mark.parametrize("asked", [SIGNALLED, StopAsked("stopped by kim", 0, grace_s=600.0)])
+def test_ranks_of_a_node_that_comes_back_during_a_stop_have_as_much_time_as_the_others(asked: StopAsked) -> None:
+    play = running() >> asked
+    again = Send("b", WindDown(asked.reason, asked.signal, grace_s=asked.grace_s))
+    play.at(2.0) >> NodeStands("b", JobRules("job", 2), MemberState.FAILED, 0) << again
+    play >> NodeLost("b", "node b is lost") >> JobOpened("b", JobRules("job", 2)) << again
+
+
 def test_a_job_that_may_not_restart_ends_everywhere_with_the_code_that_says_so() -> None:
     play = running(max_restarts=3) >> JobForbidden("another try would end alike")
     play >> JobForbidden("the same again") << ()
