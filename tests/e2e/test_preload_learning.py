@@ -166,7 +166,7 @@ def test_a_successor_that_loads_does_not_hold_up_the_return_of_a_supervisor(
     os.kill(successor, signal.SIGSTOP)
     daemon.kill()
     daemon.start()
-    wait_until(lambda: "supervisor_returned" in launch.kinds(), timeout_s=5, what="the return")
+    wait_until(lambda: "supervisor_returned" in launch.kinds(), timeout_s=15, what="the return")
     wait_until(lambda: successor not in launch.leftovers(), timeout_s=5, what="the end of the successor")
     (launch.folder / "go").touch()
     assert launch.wait() == 0, launch.stderr_text()
@@ -184,6 +184,8 @@ def test_the_next_supervisor_starts_a_successor_again(start: Start, daemon: Node
     (another,) = set(spawners_of(daemon)) - {first, lost}
     title = Path(f"/proc/{another}/cmdline")
     wait_until(lambda: title.read_bytes().startswith(b"holdfast spawner"), timeout_s=20, what="its load")
+    launch.holdfast("restart", launch.job_id)
+    wait_until(lambda: first not in launch.leftovers(), timeout_s=20, what="the end of the one that it replaces")
     (launch.folder / "go").touch()
     assert launch.wait() == 0, launch.stderr_text()
     assert_nothing_left(launch, within_s=10)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
 from holdfast_wire import framing
@@ -231,9 +232,9 @@ async def test_one_that_has_nothing_of_the_job_is_killed_and_not_waited_for(tmp_
     """As a successor that loads: the others may have healthy workers."""
     spawner, found = Spawner(tmp_path / "spawners", next_pid=0), list[FoundSpawner]()
     try:
-        with loading(tmp_path / "spawners") as (place, identity, process), anyio.fail_after(1):
+        with loading(tmp_path / "spawners") as (place, identity, process), anyio.fail_after(10):
             attempt = SpawnerReconnect([(place, identity), *spawner.places], found)
-            await attempt.run(unexpected)
+            await attempt.run(anyio.lowlevel.checkpoint)
             assert process.wait(10) == -signal.SIGKILL
         assert [each.pid for each in found] == [spawner.process.pid]
         assert (attempt.unneeded, attempt.killed) == ([process.pid], [])
@@ -247,9 +248,9 @@ async def test_one_that_has_nothing_of_a_job_whose_spawner_has_ended_is_not_wait
     spawner.end()
     texts = kept_by(spawner.process.pid, spawner.process.pid)
     spawner.place.keep_path.write_text(json.dumps({"texts": texts, "taken": 0, "reports": [], "cgroup": ""}))
-    with loading(tmp_path / "spawners") as (place, identity, process), anyio.fail_after(1):
+    with loading(tmp_path / "spawners") as (place, identity, process), anyio.fail_after(10):
         attempt = SpawnerReconnect([(place, identity), *spawner.places], found)
-        await attempt.run(unexpected)
+        await attempt.run(anyio.lowlevel.checkpoint)
         assert process.wait(10) == -signal.SIGKILL
     assert (found, attempt.unneeded) == ([], [process.pid])
 
