@@ -33,7 +33,9 @@ from supervisor.core.session_state import Candidate, JobSessions
 from supervisor.edges.peers.election import elected_peers, election
 from supervisor.edges.peers.election.elected_peers import ElectedPeers
 from supervisor.edges.peers.election.voter import Voter
+from supervisor.edges.peers.questions.request_router import refuse
 from supervisor.edges.peers.stream.session_store import SessionStore
+from supervisor.ports.questions import TakeQuestion
 from supervisor.ports.rendezvous_backend import Leader
 from tests.edges.peers.election.memory_backend import Memory, MemoryBackend, MemoryLead
 from tests.edges.peers.embedded.test_cluster_peers import TLS
@@ -82,11 +84,14 @@ async def node(
     join_timeout_s: float = LIMIT_S,
     begins: bool = True,
     kept: JobSessions | None = None,
+    take_question: TakeQuestion = refuse,
 ) -> AsyncGenerator[Node]:
     voter = Voter(JOB, name, "127.0.0.1", join_timeout_s, TLS)
     this = Node(name)
     session_store = SessionStore(kept=kept)
-    async with election.open_elected(voter, MemoryBackend(memory, name), this.post, session_store) as peers:
+    async with election.open_elected(
+        voter, MemoryBackend(memory, name), this.post, session_store, take_question=take_question
+    ) as peers:
         assert isinstance(peers, ElectedPeers)
         this.peers = peers
         if begins:

@@ -11,7 +11,7 @@ import pytest
 from anyio.abc import TaskGroup, TaskStatus
 
 from supervisor.core import orders
-from supervisor.core.cluster.cluster_messages import NodeJoined
+from supervisor.core.cluster.cluster_messages import LeadershipTaken, NodeJoined, NodeStands
 from supervisor.edges.peers.codec.cluster_frames import Asked
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import Meeting
@@ -31,10 +31,14 @@ from supervisor.ports.questions import (
     ReadEvents,
     ReadLogs,
     Refused,
+    Reply,
     SetCordon,
     ShowPart,
 )
 from supervisor.queries.question_inbox import QuestionInbox
+from tests.edges.peers.election.memory_backend import Memory
+from tests.edges.peers.election.test_elected_peers import Node as Candidate
+from tests.edges.peers.election.test_elected_peers import node as elected
 from tests.edges.peers.embedded.test_cluster_peers import JOB, LIMIT_S, TLS, Heard, free_port
 
 
@@ -183,6 +187,34 @@ async def test_nobody_waits_for_an_answer_of_a_node_that_has_parted_or_once_its_
     of_a, of_b = sorted(refusals)
     assert of_a == "cannot ask node a: this node's connections to the others have been closed"
     assert of_b.startswith("cannot ask node b: its connection has ended: ")
+
+
+async def test_nobody_waits_for_an_answer_of_a_node_that_has_parted_if_the_leader_is_elected():
+    memory, asked, refusals = Memory(), list[str](), list[str]()
+
+    def keep(job_id: str, by: str, question: Question, reply: Reply) -> None:
+        asked.append(by)
+
+    async def ask(one: Candidate, to: str) -> None:
+        assert one.peers is not None
+        with pytest.raises(NoAnswerError) as refused:
+            await one.peers.colleagues.ask(JOB, to, ShowPart(), timeout_s=LIMIT_S)
+        refusals.append(str(refused.value))
+
+    async with anyio.create_task_group() as tasks, elected(memory, "a", take_question=keep) as a:
+        await a.until(lambda: a.reports(LeadershipTaken))
+        async with elected(memory, "b", take_question=keep) as b:
+            await a.until(lambda: len(a.reports(NodeStands)) == 2)
+            tasks.start_soon(ask, a, "b")
+            tasks.start_soon(ask, b, LEADER)
+            while len(asked) < 2:
+                await anyio.lowlevel.checkpoint()
+        with anyio.fail_after(LIMIT_S / 3):
+            while len(refusals) < 2:
+                await anyio.lowlevel.checkpoint()
+    of_b, of_leader = sorted(refusals)
+    assert of_b.startswith("cannot ask node b: its connection has ended: ")
+    assert of_leader == "cannot ask the leader: this node's connections to the others have been closed"
 
 
 async def test_it_is_quiet_once_nobody_asks_or_reads_on(monkeypatch: pytest.MonkeyPatch):
