@@ -47,7 +47,7 @@ _MISSING = re.compile(r"No such file or directory|does not appear to have a file
 _LASTING = re.compile(r"^RuntimeError at .*: Error\(s\) in loading state_dict")
 _REPORTED_NUMBER = re.compile(r"loss|norm", re.IGNORECASE)
 _PREFIX = re.compile(r" *(\d+): ?")
-_TORCH_PREFIX = re.compile(r"(?:\[(?:rank|default)(\d+)\]:? ?)+")
+_TORCH_PREFIX = re.compile(r"\[(?P<kind>rank|default)(?P<rank>\d+)\]:? ?")
 
 
 class LogFinding(msgspec.Struct, frozen=True):
@@ -134,17 +134,23 @@ class Analysis:
 
 
 def _split(line: str) -> tuple[int | None, str]:
-    """Returns the rank before a line, and the line; torch puts a prefix of its own in front of errors.
+    """Returns the rank before a line, and the line.
 
-    What is kept of each rank is bounded, since a log may hold any number in the place of a rank.
+    torch puts prefixes of its own in front of errors: a local rank, and the rank in each process group that was made,
+    that of the newest first. What is kept of each rank is bounded, since a log may hold any number in its place.
     """
     rank: int | None = None
     text = line.rstrip("\r\n")
     if (prefix := _PREFIX.match(text)) and int(prefix[1]) < RANKS_MAX:
         rank, text = int(prefix[1]), text[prefix.end() :]
-    if (prefix := _TORCH_PREFIX.match(text)) and int(prefix[1]) < RANKS_MAX:
-        rank, text = int(prefix[1]) if rank is None else rank, text[prefix.end() :]
-    return rank, text
+    local_rank: int | None = None
+    while (prefix := _TORCH_PREFIX.match(text)) and (named := int(prefix["rank"])) < RANKS_MAX:
+        if prefix["kind"] == "rank":
+            rank = named if rank is None else rank
+        else:
+            local_rank = named if local_rank is None else local_rank
+        text = text[prefix.end() :]
+    return local_rank if rank is None else rank, text
 
 
 def _judge(analysis: Analysis, earlier: Sequence[str], has_ended: bool) -> Judgement:

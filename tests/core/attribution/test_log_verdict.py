@@ -113,10 +113,14 @@ def test_what_only_records_something_is_no_fault() -> None:
     assert analyse(["0: NVRM: Xid (PCI:0000:1b:00): 63, Row Remapper"]).findings == ()
 
 
-def test_a_traceback_with_the_prefix_of_two_process_groups_is_found() -> None:
-    """torch's hook of each group adds one."""
-    twice = [line.replace("0: ", "[rank0]: [rank0]: ", 1) for line in SAME]
-    assert analyse(twice).reason == analyse(SAME).reason
+@pytest.mark.parametrize(
+    "before", ["[rank3]: [rank2]: ", "[default1]:[rank3]: ", "[rank3]: [default1]: ", "[default3]:"]
+)
+def test_a_traceback_with_several_prefixes_of_torch_is_that_of_the_newest_rank(before: str) -> None:
+    """The hook of each process group adds one; torchrun adds the local rank."""
+    assert analyse([line.replace("0: ", before, 1) for line in SAME]).reason == analyse(SAME).reason.replace(
+        "0", "3", 1
+    )
 
 
 def test_numbers_that_are_no_ranks_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,11 +22,13 @@ import socket
 import stat
 import struct
 from collections.abc import Iterable
+from time import monotonic
 from typing import NamedTuple
 
 from worker_client.inprocess.releasing import foreign_sockets
 
 CONNECT_TIMEOUT_S = 0.2  # to a listener in this very process
+HANG_UP_S = 0.5  # to all listeners: the main thread may wait for it
 PAIRS_MAX = 1024  # few enough not to fill the listener's backlog
 
 _NUMBER = struct.Struct("=q")  # of a pair of ranks
@@ -67,21 +69,26 @@ def gloo_listeners() -> list[tuple[int, int]]:
 def hang_up(listeners: Iterable[tuple[int, int]], pairs: int) -> frozenset[int]:
     """Breaks the first `pairs` pairs of each listener (descriptor, inode) that are still awaited.
 
-    Returns the inodes of the listeners that took all numbers; the others may be tried again. Never raises.
+    Returns the inodes of the listeners that took all numbers; the others may be tried again. Blocks for HANG_UP_S at
+    most. Never raises.
     """
     reached: set[int] = set()
+    until_s = monotonic() + HANG_UP_S
     for descriptor, inode in listeners:
         with foreign_sockets.borrowed(descriptor, inode) as own:
             address = None if own is None or not foreign_sockets.listens(own) else foreign_sockets.own_address(own)
         if address is not None:
-            broken = [_break_pair(address, number) for number in range(min(pairs, PAIRS_MAX))]
+            broken = [_break_pair(address, number, until_s) for number in range(min(pairs, PAIRS_MAX))]
             reached.update({inode} if all(broken) else ())
     return frozenset(reached)
 
 
-def _break_pair(address: tuple[str, int], number: int) -> bool:
+def _break_pair(address: tuple[str, int], number: int, until_s: float) -> bool:
+    left_s = until_s - monotonic()
+    if left_s <= 0.0:
+        return False
     try:
-        with socket.create_connection(address, CONNECT_TIMEOUT_S) as connection:
+        with socket.create_connection(address, min(left_s, CONNECT_TIMEOUT_S)) as connection:
             connection.sendall(_NUMBER.pack(number))
     except OSError:  # too slow under load, or no descriptor is left
         return False

@@ -77,13 +77,13 @@ class _LogFile:
         path.touch(FILE_MODE)
         self._handler = logging.FileHandler(path)
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        self._kind_before = type(log)
-        # All modules hold the process's one logger, so the object stays and its class changes.
+        self._kind_before = type(log.logger)
+        # All modules use the process's one logger, so the object stays and its class changes.
         kind = cast("type[_Tapped]", type(_Tapped.__name__, (_Tapped, self._kind_before), {"tap": self._handler}))
-        log.__class__ = kind
+        log.logger.__class__ = kind
 
     def close(self) -> None:
-        log.__class__ = self._kind_before
+        log.logger.__class__ = self._kind_before
         self._handler.close()
 
 

@@ -6,10 +6,11 @@ import itertools
 import os
 import socket
 import struct
+import time
 
 import pytest
 
-from worker_client.inprocess.releasing.gloo_waits import hang_up
+from worker_client.inprocess.releasing.gloo_waits import HANG_UP_S, PAIRS_MAX, hang_up
 
 WAIT_S = 10.0
 
@@ -52,6 +53,21 @@ def test_a_listener_that_did_not_take_all_numbers_is_tried_again(monkeypatch: py
         assert sorted(_numbers(listener, 2)) == [0, 2]
         assert hang_up([place], 3) == {place[1]}
         assert sorted(_numbers(listener, 3)) == [0, 1, 2]
+
+
+def test_one_that_takes_nothing_costs_less_than_a_second(monkeypatch: pytest.MonkeyPatch):
+    """As where the interface of its address has failed: the main thread waits meanwhile."""
+
+    def connect(_: tuple[str, int], timeout: float) -> socket.socket:
+        time.sleep(timeout)
+        raise TimeoutError
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setattr(socket, "create_connection", connect)
+        begun_s = time.monotonic()
+        places = [(listener.fileno(), os.fstat(listener.fileno()).st_ino)] * 3
+        assert hang_up(places, PAIRS_MAX) == frozenset()
+        assert time.monotonic() - begun_s < 2 * HANG_UP_S
 
 
 def _numbers(listener: socket.socket, count: int) -> list[int]:

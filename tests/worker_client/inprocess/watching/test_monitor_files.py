@@ -87,9 +87,10 @@ def test_under_a_private_supervisor_with_one_file_for_all_ranks(tmp_path: Path, 
 
 @pytest.fixture
 def logger() -> Iterator[logging.Logger]:
-    before = log.level, log.filters[:], log.handlers[:], type(log)
-    yield log
-    assert (log.level, log.filters, log.handlers, type(log)) == before
+    ours = log.logger
+    before = ours.level, ours.filters[:], ours.handlers[:], type(ours)
+    yield ours
+    assert (ours.level, ours.filters, ours.handlers, type(ours)) == before
 
 
 def test_files_that_cannot_be_written_are_warnings(
