@@ -72,7 +72,7 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
     is_final = not event.signal and not event.of_node
     asked = cluster_messages.StopAsked(
         event.reason, event.signal, grace_s=event.grace_s, is_final=is_final,
-        is_first_of_node=event.signal != 0 and not is_again,
+        is_first_of_node=event.of_node and event.signal != 0 and not is_again,
     )  # fmt: skip
     said = _awaited(state, event, is_same=is_same, is_again=is_again) if has_workers else event.reason
     told = (transitions.say(state, "stop_requested", said), transitions.tell(state, asked))
@@ -100,8 +100,11 @@ def _stop_before(state: State) -> tuple[float | None, int]:
     leaving = state.leaving
     if state.stop_at_s is not None or leaving is None or not leaving.asked.signal:
         return state.stop_at_s, state.stop_signal
-    has_become_stop = isinstance(state.phase, phases.Stopping) and isinstance(state.phase.then, phases.Leave)
-    return (leaving.asked_at_s if has_become_stop else None), leaving.asked.signal
+    match state.phase:
+        case phases.Stopping(phases.Leave()) | phases.Stopped():
+            return leaving.asked_at_s, leaving.asked.signal
+        case _:
+            return None, leaving.asked.signal
 
 
 def _may_leave(state: State, event: node_messages.StopRequested) -> bool:

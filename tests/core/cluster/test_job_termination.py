@@ -141,6 +141,12 @@ def test_ranks_of_a_node_that_comes_back_during_a_stop_have_as_much_time_as_the_
     play >> NodeLost("b", "node b is lost") >> JobOpened("b", JobRules("job", 2)) << again
 
 
+def test_an_operators_signal_to_the_job_after_that_of_a_launcher_ends_everything_at_once() -> None:
+    play = running() >> FIRST
+    play.at(30.0) >> StopAsked("by kim", 9)
+    assert {each.order for each in play.of(Send)} == {WindDown("by kim", 9, at_once=True)}
+
+
 def test_a_job_that_may_not_restart_ends_everywhere_with_the_code_that_says_so() -> None:
     play = running(max_restarts=3) >> JobForbidden("another try would end alike")
     play >> JobForbidden("the same again") << ()

@@ -178,6 +178,32 @@ def test_the_first_signal_of_a_node_whose_ranks_another_one_has_ended_kills_nobo
     assert said.startswith("got SIGTERM on node b: ranks 2 to 3 have 1800 s to end; another one after 2 s kills")
 
 
+def test_a_signal_by_command_to_the_whole_job_is_no_first_signal_of_a_node() -> None:
+    """`holdfast stop --signal KILL`, typed on another node than the one that got SIGTERM."""
+    state, _ = job.step(in_phase(phases.Running()), orders.WindDown("got SIGTERM on node a", TERM), now_s=0.0)
+    _, actions = job.step(state, node_messages.StopRequested("j", "by kim", int(signals.SIGKILL)), now_s=30.0)
+    assert told(actions, StopAsked) == [StopAsked("by kim on node b", int(signals.SIGKILL))]
+
+
+def has_ended_its_part(phase: phases.Phase) -> phases.State:
+    """Returns a node that got SIGTERM at 0 s and could not leave, so that the whole job ends, and its part has."""
+    state = asked_in(phase, leaves=isinstance(phase, phases.Running))
+    state, _ = job.step(state, orders.WindDown("got SIGTERM", TERM), now_s=0.1)
+    if isinstance(state.phase, phases.Stopping):
+        state, _ = job.step(state, worker_messages.WorkersGone(None, False, ()), now_s=1.0)
+    assert state.phase == phases.Stopped()
+    return state
+
+
+@pytest.mark.parametrize("phase", [phases.Running(), phases.Pending(), phases.Rendezvous(), phases.Down()])
+def test_a_second_signal_to_a_node_whose_own_part_has_ended_kills_the_ranks_of_the_others(phase: phases.Phase) -> None:
+    state = has_ended_its_part(phase)
+    _, actions = job.step(state, signalled(leaves=True), now_s=1.9)
+    assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM, is_first_of_node=True)], "an echo"
+    _, actions = job.step(state, signalled(leaves=True), now_s=60.0)
+    assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM)]
+
+
 def test_a_node_that_stays_says_why_and_waits_for_nothing() -> None:
     state, actions = job.step(in_phase(phases.Running()), node_messages.LeaveRequested("j", "by kim"), now_s=0.0)
     assert told(actions, LeaveAsked) == [LeaveAsked("b", "by kim", with_ranks=True)]

@@ -197,14 +197,14 @@ def test_a_rank_that_a_scheduler_ends_first_costs_the_others_no_time_to_save(max
 
 
 def test_a_stop_reaches_the_ranks_of_its_node_although_no_leader_answers() -> None:
-    job = in_first_cycle()
-    state, actions = node.step(job.state, StopRequested(JOB, "signalled", SIGTERM), now_s=1.0)
+    job, signalled = in_first_cycle(), StopRequested(JOB, "signalled", SIGTERM, of_node=True)
+    state, actions = node.step(job.state, signalled, now_s=1.0)
     assert [each for each in actions if isinstance(each, SignalWorkers)] == [TERM_ALL]
     assert [each.report for each in actions if isinstance(each, node_messages.TellCoordinator)] == [
         StopAsked("signalled", SIGTERM, is_first_of_node=True)
     ]
     for at_s, kills in ((1.05, []), (2.9, []), (3.0, [KillTree(JOB, 0)])):
-        state, actions = node.step(state, StopRequested(JOB, "signalled", SIGTERM), now_s=at_s)
+        state, actions = node.step(state, signalled, now_s=at_s)
         assert [each for each in actions if isinstance(each, KillTree)] == kills, at_s
         (told,) = [each.report for each in actions if isinstance(each, node_messages.TellCoordinator)]
         assert isinstance(told, StopAsked)
