@@ -239,7 +239,8 @@ def _await_end(supervisor: Answering, job: JobReport, node: NodeReport, asked_at
     if supervisor.is_private:
         stream = supervisor.client.watch(job.job_id, follow=True, this_node=True, on_note=output.say)
     else:
-        stream = SteadyClient(supervisor.client, job.job_id, say=output.say).watch(on_note=output.say, this_node=True)
+        steady = SteadyClient(supervisor.client, job.job_id, say=output.say, is_own=supervisor.is_own)
+        stream = steady.watch(on_note=output.say, this_node=True)
     is_said = False
     for told in stream:
         if isinstance(told, RecordedEvent):

@@ -145,7 +145,7 @@ def events_of(
             supervisor.await_end()
         yield from _recorded(job_id, supervisors)
 
-    watched = SteadyClient(supervisor.client, job_id, say=say).watch(
+    watched = SteadyClient(supervisor.client, job_id, say=say, is_own=found.is_own).watch(
         on_note=say, follow=follow and found.is_live, within_s=within_s,
         comes_back=found.is_live and not supervisor.is_private, seen=seen, then=from_journal,
     )  # fmt: skip

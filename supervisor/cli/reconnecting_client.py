@@ -24,6 +24,11 @@ Say = Callable[[str], None]
 Then = Callable[[NoSupervisorError], Iterable[RecordedEvent]]
 
 
+def _unknown(_: str) -> bool:
+    """Returns that nothing is seen of another user's job."""
+    return False
+
+
 class SteadyClient:
     """Asks the supervisor of one job. Its generators may run in threads of their own."""
 
@@ -34,23 +39,25 @@ class SteadyClient:
         *,
         say: Say,
         is_left: Callable[[str], bool] = is_live,
+        is_own: bool = True,
         hides_claims: threading.Event | None = None,
     ) -> None:
         """`say` is called once each time that the supervisor is away, and once for a refusal that may pass.
 
+        `is_own`: False for another user's job, whose claims are never visible here.
         `hides_claims`: that of another client of this job, which watches it.
         """
         self._client = client
         self.job_id = job_id
         self._say = say
-        self._is_left = is_left
+        self._is_left = is_left if is_own else _unknown
         # Set once a live job has no claim that this command can see: it has a /tmp of its own, as in a container.
         self.hides_claims = hides_claims or threading.Event()
-        self._has_looked = False
+        self._has_looked = not is_own
         self.waited_s = 0.0  # for the next supervisor, when it was given up
         self._away_told = False
         self._refusal_told = ""
-        self._refusals = 0  # in a row, while nothing of the job was left
+        self._refusals = 0  # in a row, while nothing of the job was seen to be left
         self._shown: dict[tuple[int, int, bool], ShownStream] = {}  # by cycle, rank and stream
 
     def watch(
@@ -143,7 +150,10 @@ class SteadyClient:
 
     def _look(self, told: JobReport | RecordedEvent) -> None:
         """Notes at the first report of a live job whether this command can see that processes of it are left."""
-        if not self._has_looked and isinstance(told, JobReport) and told.exit_code is None:
+        if not isinstance(told, JobReport) or told.exit_code is not None:
+            return
+        self._refusals = 0
+        if not self._has_looked:
             self._has_looked = True
             if not self._is_left(self.job_id):
                 self.hides_claims.set()
@@ -151,11 +161,11 @@ class SteadyClient:
     def _pause(self, error: ExhaustedError) -> None:
         """Returns after a moment, in which the supervisor may get room for the call.
 
-        Raises `error` if nothing of the job has been left for a while.
+        Raises `error` if nothing of the job has been left for a while, and no report has called it live.
         """
-        is_left = self._is_left(self.job_id) or self.hides_claims.is_set()
-        self._refusals = 0 if is_left else self._refusals + 1
-        if self._refusals * LOOK_AGAIN_S > RETURNS_WITHIN_S:
+        self._refusals = 0 if self._is_left(self.job_id) else self._refusals + 1
+        may_be_left_s = RETURNS_TO_JOB_WITHIN_S if self.hides_claims.is_set() else 0.0
+        if self._refusals * LOOK_AGAIN_S > may_be_left_s + RETURNS_WITHIN_S:
             raise error
         if (why := str(error).removesuffix("; try again")) != self._refusal_told:
             self._refusal_told = why

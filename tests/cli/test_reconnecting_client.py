@@ -284,6 +284,39 @@ def test_such_a_command_goes_on_asking_a_full_supervisor(monkeypatch: pytest.Mon
     assert [each.kind for each in following.watch(on_note=said.append) if isinstance(each, RecordedEvent)] == ["k"]
 
 
+@pytest.mark.parametrize("later", [(), (JobReport("j", JobState.FAILED, 1, exit_code=1),)])
+def test_such_a_command_gives_up_a_supervisor_that_keeps_refusing_and_calls_the_job_live_no_more(
+    monkeypatch: pytest.MonkeyPatch, later: tuple[JobReport, ...]
+) -> None:
+    """The daemon was replaced, the job has ended meanwhile, and the disk with its history hangs."""
+    monkeypatch.setattr(reconnecting_client, "LOOK_AGAIN_S", 0.001)
+    monkeypatch.setattr(reconnecting_client, "RETURNS_WITHIN_S", 0.01)
+    monkeypatch.setattr(reconnecting_client, "RETURNS_TO_JOB_WITHIN_S", 0.03)
+    calls = list[int]()
+
+    def watch(*_: object, **__: object) -> Generator[JobReport | RecordedEvent]:
+        calls.append(len(calls))
+        yield from later if calls[1:] else (JobReport("j", JobState.RUNNING, 1),)
+        if len(calls) == 1_000:
+            raise AssertionError("it never gives up")
+        raise ExhaustedError("cannot read the history: /state hangs")
+
+    client = Client(0)
+    client.watch = watch
+    following, said = steady(client, is_left=False)
+    with pytest.raises(ExhaustedError, match="/state hangs"):
+        list(following.watch(on_note=said.append))
+    assert 40 <= len(calls) <= 43
+
+
+def test_another_user_s_job_of_which_no_claim_is_ever_seen_is_waited_for_no_longer() -> None:
+    said = list[str]()
+    following = SteadyClient(Away(3600.0), "j", say=said.append, is_left=lambda _: True, is_own=False)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(NoSupervisorError):
+        list(following.watch(on_note=said.append))
+    assert (following.waited_s, following.hides_claims.is_set()) == (12.0, False)
+
+
 def test_the_last_lines_alone_can_t_be_gone_on_with() -> None:
     following, said = steady(Client(1))
     with pytest.raises(NoSupervisorError):
