@@ -140,11 +140,15 @@ async def followed_events(
     ask_leader = partial(job_service.events_elsewhere, job_id, after_sequence=0, follow=True)
     seen = SeenEvents()
     told_through = own_through = after_sequence
+    known_through = after_sequence if ask_leader() is None else 0  # if this node leads: the numbers are its own
     is_silent = is_over = False
     while not is_over:
         if (elsewhere := ask_leader()) is None:  # This node leads, or the job has ended.
             told_through, is_silent = 0, False
         else:
+            if known_through:  # This node leads no more. Its disk is asked only now: it may not answer.
+                await _mark_known(seen, past_events(history, job_id, after_sequence=0, limiter=limiter), known_through)
+                known_through = 0
             has_begun = False
             try:
                 async with contextlib.aclosing(elsewhere):
@@ -181,6 +185,15 @@ async def followed_events(
         async for event in rest:
             if seen.is_new(event):
                 yield event
+
+
+async def _mark_known(seen: SeenEvents, past: AsyncGenerator[RecordedEvent], through: int) -> None:
+    """Marks the events that the watcher had from this node before: the next leader tells them with its own numbers."""
+    async with contextlib.aclosing(past):
+        async for event in past:
+            if event.sequence > through:
+                return
+            seen.is_new(event)
 
 
 def _why(error: HoldfastError) -> str:

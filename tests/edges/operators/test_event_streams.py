@@ -138,12 +138,14 @@ async def test_an_unknown_job_has_no_past(journal: Journal) -> None:
     assert [each async for each in past_events(journal, "other", after_sequence=0, limiter=limiter)] == []
 
 
-async def follow(job_service: FakeJobService, history: JobHistory, kinds: list[str], notes: list[str]) -> None:
+async def follow(
+    job_service: FakeJobService, history: JobHistory, kinds: list[str], notes: list[str], after: int = 0
+) -> None:
     async def note(text: str) -> None:
         notes.append(text)
 
     limiter = anyio.CapacityLimiter(1)
-    async for event in followed_events(job_service, history, JOB, after_sequence=0, limiter=limiter, note=note):
+    async for event in followed_events(job_service, history, JOB, after_sequence=after, limiter=limiter, note=note):
         kinds.append(event.kind)  # noqa: PERF401  # one by one, for the test that looks on
 
 
@@ -159,6 +161,25 @@ async def test_a_node_that_leads_no_more_follows_the_next_leader(
         await wait_for(kinds, 1)
         (here,) = journal.events(JOB, limit=2)
         job_service.leader_events = [RecordedEvent(JOB, 1, 5, "elsewhere", "r", node="n1"), replace(here, sequence=2)]
+        await wait_for(kinds, 2)
+        job_service.end(JOB, JobState.SUCCEEDED, "done")
+    assert (kinds, notes) == (["here", "elsewhere", "job_ended"], [])
+
+
+async def test_what_the_watcher_had_from_a_node_that_led_does_not_come_again_from_the_next_leader(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_streams, "LEADER_AGAIN_S", 0.01)
+    job_service = FakeJobService(running(), journal=journal)
+    job_service.publish(JOB, "old")
+    job_service.publish(JOB, "here")
+    kinds, notes = list[str](), list[str]()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(follow, job_service, journal, kinds, notes, 1)
+        await wait_for(kinds, 1)
+        old, here = journal.events(JOB, limit=3)
+        elsewhere = RecordedEvent(JOB, 2, 5, "elsewhere", "r", node="n1")
+        job_service.leader_events = [replace(old, sequence=1), elsewhere, replace(here, sequence=3)]
         await wait_for(kinds, 2)
         job_service.end(JOB, JobState.SUCCEEDED, "done")
     assert (kinds, notes) == (["here", "elsewhere", "job_ended"], [])
