@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 import anyio
 
@@ -50,7 +51,6 @@ class _Starts:
     def __init__(self) -> None:
         self.lock = anyio.Lock()
         self.calls = SideThreads(stuck_max=1)
-        self.discarding = threading.Lock()  # The next start must not meet what a late one has left.
 
 
 class SupervisorProcesses:
@@ -59,6 +59,8 @@ class SupervisorProcesses:
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
         self._of: dict[int | str, _Starts] = {}  # login, or name of an identity
+        # Name of an identity → held while its late start is undone. Kept as long as a thread may need it.
+        self._discarding = WeakValueDictionary[str, threading.Lock]()
         self._starts = ConnectionRateLimit(STARTS_AT_ONCE_MAX, STARTS_PER_S)
         self._places = anyio.CapacityLimiter(KILLS_MAX)
         self._kills = SideThreads(stuck_max=KILLS_MAX)
@@ -80,6 +82,7 @@ class SupervisorProcesses:
         """
         whose = login if is_first else identity.name
         starts = self._of.setdefault(whose, _Starts())
+        discarding = self._discarding.setdefault(identity.name, threading.Lock())
         async with starts.lock:
             if not is_last and not self._starts.allows(whose, anyio.current_time()):
                 raise ExhaustedError(
@@ -88,12 +91,12 @@ class SupervisorProcesses:
                 )
 
             def start() -> StartedSupervisor:
-                with starts.discarding:
-                    pass
+                with discarding:
+                    pass  # The next start, first or not, must not meet what a late one has left.
                 return self._processes.start(identity, limits, folder)
 
             def discard(late: StartedSupervisor) -> None:
-                with starts.discarding:
+                with discarding:
                     self._discard(late, folder, is_first=is_first)
 
             try:
@@ -127,6 +130,11 @@ class SupervisorProcesses:
         """Ends a supervisor whose start took too long, with its unit and its record if it has no jobs."""
         if is_first:
             self._processes.kill_all(late.record)
-            folder.forget()
+            if not _names_another(folder.record(), late.record):
+                folder.forget()
         else:
             self._processes.kill(late.record)
+
+
+def _names_another(record: Record | None, late: Record) -> bool:
+    return record is not None and (record.pid, record.started_ticks) != (late.pid, late.started_ticks)

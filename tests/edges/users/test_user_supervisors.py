@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,11 +13,12 @@ import anyio
 import pytest
 
 from supervisor.edges.machine.processes import process_table
-from supervisor.edges.machine.processes.peer_identity import ROOT, Identity
+from supervisor.edges.machine.processes.peer_identity import ROOT, Identity, Limits
 from supervisor.edges.users import supervisor_processes, user_process, user_supervisor_limit, user_supervisors
 from supervisor.edges.users import user_link_messages as messages
 from supervisor.edges.users.supervisor_processes import SupervisorProcesses
-from supervisor.edges.users.user_folders import Record, UserFolders
+from supervisor.edges.users.user_folders import Record, UserFolder, UserFolders
+from supervisor.edges.users.user_process import StartedSupervisor
 from supervisor.edges.users.user_supervisors import UserSupervisors
 from supervisor.errors import ExhaustedError, NotNowError
 from tests.edges.users.fake_supervisors import ALICE, BOB, Fakes, come, house
@@ -329,6 +331,55 @@ async def test_the_news_of_a_cordon_waits_for_no_user(tmp_path: Path) -> None:
         sending = link._sending  # pyright: ignore[reportPrivateUsage] - held as while the socket is full
         async with sending:
             await _tell(fakes, "new cable", count=2)
+
+
+async def test_the_end_of_a_late_first_start_takes_no_record_of_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client connected to the late one, which is killed then. Without the record, the next service starts another."""
+    monkeypatch.setattr(supervisor_processes, "START_TIMEOUT_S", 0.3)
+    may_start, is_late, may_kill, killed, may_end = events = [threading.Event() for _ in range(5)]
+    async with house(tmp_path) as (users, fakes):
+        start, kill_all = fakes.start, fakes.kill_all
+
+        def slow_start(identity: Identity, limits: Limits, folder: UserFolder) -> StartedSupervisor:
+            may_start.wait()
+            return start(identity, limits, folder)
+
+        def slow_kill(record: Record) -> None:
+            is_late.set()
+            may_kill.wait()
+            kill_all(record)
+            killed.set()
+            may_end.wait()
+
+        monkeypatch.setattr(fakes, "start", slow_start)
+        monkeypatch.setattr(fakes, "kill_all", slow_kill)
+        try:
+            with pytest.raises(NotNowError, match="it has not ended within"):
+                await come(users, ALICE)
+            monkeypatch.setattr(supervisor_processes, "START_TIMEOUT_S", 30.0)
+            may_start.set()
+            await _until(is_late)
+            await come(users, ALICE)
+            assert len(fakes.starts) == 1
+            may_kill.set()
+            await _until(killed)
+            fakes.running[ALICE.uid].cancel()
+            await anyio.sleep(1.5)  # long enough for a restart that does not wait
+            may_end.set()
+            await come(users, ALICE)
+            await anyio.sleep(0.2)  # for the thread that ended the late one
+            assert users._folders.of(ALICE).record() == fakes.records[-1]  # pyright: ignore[reportPrivateUsage]
+            assert len(fakes.starts) == 2
+        finally:
+            for each in events:
+                each.set()
+
+
+async def _until(event: threading.Event) -> None:
+    while not event.is_set():
+        await anyio.lowlevel.checkpoint()
 
 
 async def test_nothing_is_kept_of_a_user_whose_supervisor_could_not_be_started(tmp_path: Path) -> None:
