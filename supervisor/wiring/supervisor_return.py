@@ -36,7 +36,7 @@ from supervisor.edges.workers.spawner import dead_spawner_state, spawner_discove
 from supervisor.edges.workers.spawner.dead_spawner_state import DeadSpawnerState
 from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles, SpawnerIdentity
 from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
-from supervisor.edges.workers.spawner.spawner_reconnect import SpawnerReconnect, had_nothing
+from supervisor.edges.workers.spawner.spawner_reconnect import SpawnerReconnect
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
@@ -197,7 +197,8 @@ class Returning(msgspec.Struct, frozen=True):
                 _log.error("cannot take over job %s, which ends: %s", job_id, error)
                 await self._give_up(job_id, recorded, found, str(error))
             elif any(left is not None and left.texts for _, _, left in await _left_by(recorded)):
-                await self._end_lost(job_id, recorded, found, had_nothing([found[0].pid]))
+                why = f"its spawner was lost, and the next one (pid {found[0].pid}) had nothing of the job yet"
+                await self._end_lost(job_id, recorded, found, why)
             else:
                 _log.warning("job %s had not begun when its supervisor was lost: submit it again", job_id)
                 await _end_all(found)

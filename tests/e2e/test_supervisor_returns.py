@@ -187,6 +187,38 @@ def test_b1_a_job_whose_spawner_still_loads_what_the_script_imports_goes_on(star
     assert numbers(launch) == [*range(1, len(launch.events()) + 1)]
 
 
+def test_b1_a_job_whose_lost_spawner_is_being_replaced_goes_on(start: Start, daemon: NodeDaemon) -> None:
+    """The new one loads, and has nothing of the job but what waits in its socket."""
+    library = daemon.state_dir.parent / "library"
+    library.mkdir()
+    (library / "large.py").write_text(
+        "import os, time\nfolder = os.path.dirname(__file__)\n"
+        "while os.path.exists(f'{folder}/lost') and not os.path.exists(f'{folder}/go'): time.sleep(0.02)\n"
+    )
+    script = library / "script.py"
+    script.write_text(
+        "import large, os, time\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n    time.sleep(600)\n"
+    )
+    launch = start(
+        "--nproc-per-node", "1", "--max-restarts", "1", "--preload", "large", str(script),
+        environment={"HOLDFAST_SOCKET_DIR": str(daemon.socket_dir), "PYTHONPATH": str(library)},
+    )  # fmt: skip
+    records = daemon.socket_dir / "spawners"
+    wait_until(lambda: "worker_started" in launch.kinds(), timeout_s=30, what="the worker")
+    (record,) = records.glob("*.json")
+    (library / "lost").touch()
+    os.kill(json.loads(record.read_bytes())["pid"], signal.SIGKILL)
+    wait_until(lambda: len([*records.glob("*.json")]) == 2, timeout_s=30, what="the next spawner")
+    launch.holdfast("status", launch.job_id)  # The supervisor has told that one all.
+    daemon.kill()
+    daemon.start()
+    time.sleep(1.5)  # more than a spawner has to answer before people are told
+    (library / "go").touch()
+    assert launch.wait() == 0, launch.stderr_text()
+    assert "supervisor_returned" in launch.kinds()
+    assert_nothing_left(launch, within_s=10)
+
+
 def test_b1_a_supervisor_that_can_start_no_thread_as_it_returns_takes_its_jobs_back(
     start: Start, daemon: NodeDaemon
 ) -> None:

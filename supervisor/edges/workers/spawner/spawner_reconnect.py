@@ -2,7 +2,8 @@
 
 A spawner may be stopped (SIGSTOP), held by a debugger, or wait for a disk. Its job goes on meanwhile, so there is no
 deadline; but people learn of it at once, and a job that they stop ends within a bounded time. One that still loads, and
-has nothing of the job, is not waited for: the job's other spawners may have healthy workers.
+has nothing of the job, is not waited for if another answers: that may have healthy workers. If none does, the one that
+loads may be the replacement of a lost one.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 
@@ -20,7 +20,7 @@ from supervisor.core.process_facts import SilentSpawner
 from supervisor.edges.machine.own_process.threads import in_thread_or_here
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.unresponsive_process import whereabouts
-from supervisor.edges.workers.spawner import dead_spawner_state, spawner_discovery
+from supervisor.edges.workers.spawner import spawner_discovery
 from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles, SpawnerIdentity
 from supervisor.ports.pauses import pause
 
@@ -38,7 +38,7 @@ class SpawnerReconnect:
         """`found` gets those that were reached."""
         self._missing = dict(recorded)
         self._found = found
-        self._ended: list[SpawnerFiles] = []
+        self._are_late = False  # those that have not answered
         self._end_asked = anyio.Event()
         self._given_up = anyio.CancelScope()
         self.killed: list[int] = []  # pids of spawners that did not answer, and whose job was to end
@@ -47,8 +47,6 @@ class SpawnerReconnect:
     @property
     def why_lost(self) -> str:
         """Why a spawner on which the job relies is lost; "": it has ended by itself."""
-        if self.unneeded and not self._found:
-            return had_nothing(self.unneeded)
         pids = ", ".join(map(str, self.killed))
         return pids and f"its spawner (pid {pids}) did not answer, so it was killed with all that it had started"
 
@@ -82,15 +80,24 @@ class SpawnerReconnect:
         del self._missing[files]
         if reached is not None:
             self._found.append(reached)
-        else:
-            self._ended.append(files)
-        texts = [each.texts for each in self._found]
-        look = partial(_may_have_the_job, {**self._missing}, texts, (*self._ended,))
-        if self._missing and not await in_thread_or_here(look):
-            self._end_unneeded()
+        if self._are_late and self._missing:
+            await self._end_unneeded()
 
-    def _end_unneeded(self) -> None:
-        for identity in self._missing.values():
+    async def _end_unneeded(self) -> None:
+        """Ends those that have not answered, if others have, and know that they have nothing of the job.
+
+        Each saves what it keeps with its first order, if it can. What a replaced one keeps does not name the next one,
+        which needs time to answer; so files of those that have ended prove nothing.
+        """
+        kept_paths = [files.keep_path for files in self._missing]
+        if await in_thread_or_here(lambda: any(path.exists() for path in kept_paths)):
+            return
+        stood = [*filter(None, (spawner_discovery.succession(each.texts) for each in self._found))]
+        named = {pid for each in stood for pid in (each.current, *each.owners.values())}
+        missing = list(self._missing.values())  # by now
+        if self.unneeded or not missing or not stood or any(identity.pid in named for identity in missing):
+            return
+        for identity in missing:
             self.unneeded.append(identity.pid)
             _log.warning("spawner %s of job %s has nothing of it and is ended", identity.pid, identity.job_id)
         self._signal(signal.SIGKILL)
@@ -98,9 +105,14 @@ class SpawnerReconnect:
 
     async def _watch(self, on_silent: Callable[[], Awaitable[None]]) -> None:
         silent = self.silent()
-        if silent is None or silent.state != "T":
-            await pause(SILENT_S, why="people are told only of a spawner that is silent for that long")
-        await on_silent()
+        is_stopped = silent is not None and silent.state == "T"
+        if is_stopped:
+            await on_silent()
+        await pause(SILENT_S, why="people are told only of a spawner that is silent for that long")
+        self._are_late = True
+        await self._end_unneeded()
+        if not is_stopped and not self.unneeded:
+            await on_silent()
 
     async def _end_when_asked(self) -> None:
         await self._end_asked.wait()
@@ -120,23 +132,3 @@ class SpawnerReconnect:
                         signal.pidfd_send_signal(descriptor, number)
                 finally:
                     os.close(descriptor)
-
-
-def had_nothing(pids: Sequence[int]) -> str:
-    """Returns why a job has no spawner any more, though these processes were to become its next one."""
-    return f"its spawner was lost, and the next one (pid {', '.join(map(str, pids))}) had nothing of the job yet"
-
-
-def _may_have_the_job(
-    missing: Mapping[SpawnerFiles, SpawnerIdentity], texts: Sequence[Mapping[str, str]], ended: Iterable[SpawnerFiles]
-) -> bool:
-    """Returns whether one of the missing spawners may have carried out an order. `texts`: those of the others. Blocks.
-
-    It has saved what it keeps with its first order. If others know that it is to get the next cycle, it may have one.
-    """
-    if any(files.keep_path.exists() for files in missing):
-        return True
-    left = filter(None, map(dead_spawner_state.read, ended))
-    stood = [*filter(None, map(spawner_discovery.succession, (*texts, *(each.texts for each in left))))]
-    named = {pid for each in stood for pid in (each.current, *each.owners.values())}
-    return not stood or any(identity.pid in named for identity in missing.values())

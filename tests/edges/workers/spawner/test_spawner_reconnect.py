@@ -81,6 +81,12 @@ class Spawner:
         self.process.stdin.write(b"\n")
         self.process.stdin.flush()
 
+    def leave_kept(self) -> None:
+        """Ends it; its file says that it was to get the next cycle, too."""
+        self.end()
+        texts = kept_by(self.process.pid, self.process.pid)
+        self.place.keep_path.write_text(json.dumps({"texts": texts, "taken": 0, "reports": [], "cgroup": ""}))
+
     def end(self) -> None:
         self.process.kill()
         self.process.communicate()
@@ -243,29 +249,46 @@ async def test_one_that_has_nothing_of_the_job_is_killed_and_not_waited_for(tmp_
         spawner.end()
 
 
-async def test_one_that_has_nothing_of_a_job_whose_spawner_has_ended_is_not_waited_for_either(tmp_path: Path) -> None:
-    spawner, found = Spawner(tmp_path / "spawners"), list[FoundSpawner]()
-    spawner.end()
-    texts = kept_by(spawner.process.pid, spawner.process.pid)
-    spawner.place.keep_path.write_text(json.dumps({"texts": texts, "taken": 0, "reports": [], "cgroup": ""}))
-    with loading(tmp_path / "spawners") as (place, identity, process), anyio.fail_after(10):
-        attempt = SpawnerReconnect([(place, identity), *spawner.places], found)
-        await attempt.run(anyio.lowlevel.checkpoint)
-        assert process.wait(10) == -signal.SIGKILL
-    assert (found, attempt.unneeded) == ([], [process.pid])
+@pytest.mark.parametrize("has_ended", [False, True])
+async def test_one_that_has_replaced_another_is_found_though_it_could_save_nothing(
+    tmp_path: Path, has_ended: bool
+) -> None:
+    """What the other one keeps does not say that it was replaced."""
+    replaced = Spawner(tmp_path / "spawners", next_pid=0)
+    spawner, found = Spawner(tmp_path / "spawners", is_mute=True, next_pid=0), list[FoundSpawner]()
+    try:
+        if has_ended:
+            replaced.leave_kept()
+        attempt = SpawnerReconnect([*spawner.places, *replaced.places], found)
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(attempt.run, unexpected)
+                await anyio.sleep(0.2)
+                spawner.listen()
+        assert spawner.process.pid in [each.pid for each in found]
+        assert attempt.unneeded == []
+        for each in found:
+            each.close()
+    finally:
+        spawner.end()
+        replaced.end()
 
 
-@pytest.mark.parametrize("why", ["it keeps something", "it gets the next cycle", "nothing is kept of the job"])
+@pytest.mark.parametrize(
+    "why", ["it keeps something", "it gets the next cycle", "nothing is kept of the job", "no other answers"]
+)
 async def test_one_that_may_have_the_job_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     monkeypatch.setattr(spawner_reconnect, "SILENT_S", 0.3)
     monkeypatch.setattr(spawner_reconnect, "GOES_ON_S", 0.05)
     with loading(tmp_path / "spawners") as (place, identity, process):
-        next_pid = {"it keeps something": 0, "it gets the next cycle": process.pid}.get(why)
+        next_pid = {"it keeps something": 0, "no other answers": 0, "it gets the next cycle": process.pid}.get(why)
         spawner, found = Spawner(tmp_path / "spawners", next_pid=next_pid), list[FoundSpawner]()
         if why == "it keeps something":
             place.keep_path.write_text("{}")
+        if why == "no other answers":
+            spawner.leave_kept()
         attempt = SpawnerReconnect([(place, identity), *spawner.places], found)
 
         async def told() -> None:
@@ -275,6 +298,7 @@ async def test_one_that_may_have_the_job_is_waited_for(
         try:
             await attempt.run(told)
             assert (attempt.unneeded, attempt.killed) == ([], [process.pid])
-            found[0].close()
+            for each in found:
+                each.close()
         finally:
             spawner.end()
