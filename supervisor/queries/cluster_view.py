@@ -1,4 +1,4 @@
-"""What does this node know of its jobs' other nodes: as the leader from each of them, else from the leader?"""
+"""What does this node know of its jobs' other nodes, from each of them or the leader, and keep after the job's end?"""
 
 from __future__ import annotations
 

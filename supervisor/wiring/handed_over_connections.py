@@ -1,4 +1,4 @@
-"""How does the supervisor of one of several users cooperate with root's process, which sends its clients?"""
+"""How does the supervisor of one of several users get its clients from root's process, and when does it end, idle?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do other nodes see this folder, too, and what is a file of this node called there?"""
+"""Do other nodes see this folder, too (NFS, Lustre, FUSE), and what is a file of this node called there?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which environment variables does the wrapped function see, and which does the caller get back?
+"""Which variables (MASTER_PORT, RANK) does the wrapped function see, and which does the caller get back?
 
 RANK and WORLD_SIZE are those of the iteration. Under a launcher that serves a store, MASTER_PORT leads to one that no
 earlier iteration has used, because old entries would be taken for current ones. On several nodes, MASTER_ADDR is the
