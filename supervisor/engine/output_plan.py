@@ -1,4 +1,4 @@
-"""Where does each worker's output go: terminal, file or both, and which file, by torchrun's --redirects, --tee, filter?"""
+"""Where does each worker's output go: terminal, file or both, which file, by torchrun's --redirects, --tee, filter?"""
 
 from __future__ import annotations
 
