@@ -172,6 +172,7 @@ class StopAsked(msgspec.Struct, frozen=True):
     grace_s: float | None = None  # how long the ranks may take; None: as configured
     is_final: bool = False  # an operator has stopped it: no scheduler may start it again
     is_first_of_node: bool = False  # a signal, and that node's launcher had none before that was another request
+    at_once: bool = False  # a signal after another request to its node; one of an earlier version leaves it False
 
 
 class LeaveAsked(msgspec.Struct, frozen=True):

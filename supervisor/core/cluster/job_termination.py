@@ -153,18 +153,20 @@ def root_cause_found(state: State) -> tuple[Action, ...]:
 def _stop_again(state: State, phase: WindingDown, event: cluster_messages.StopAsked, now_s: float) -> Outcome:
     """Handles a further request: after the first stop, a signal ends everything at once, like a second Ctrl-C.
 
-    Not so the first signal of each node: what ends nodes one after another asks each of them once.
+    Not so the first signal of each node: what ends nodes one after another asks each of them once. A node knows best
+    when its signals came: the leader may hear them late and together.
     """
     asked_at_s, outcome = phase.asked_at_s, phase.outcome
     if event.is_final and isinstance(outcome, Stop) and not outcome.signal:
         phase = msgspec.structs.replace(phase, outcome=msgspec.structs.replace(outcome, is_final=True))
         state = msgspec.structs.replace(state, phase=phase)
-    if event.is_repeated or (event.is_first_of_node and asked_at_s is not None):
-        return state, ()
-    first = outcome.signal if isinstance(outcome, Stop) else event.signal  # a stop during a verdict is not kept
-    if asked_at_s is not None and is_one_request(first, event.signal, now_s - asked_at_s):
-        return state, ()
-    at_once = asked_at_s is not None and event.signal != 0
+    if not event.at_once:
+        if event.is_repeated or (event.is_first_of_node and asked_at_s is not None):
+            return state, ()
+        first = outcome.signal if isinstance(outcome, Stop) else event.signal  # a stop during a verdict is not kept
+        if asked_at_s is not None and is_one_request(first, event.signal, now_s - asked_at_s):
+            return state, ()
+    at_once = event.at_once or (asked_at_s is not None and event.signal != 0)
     until_s = min(phase.until_s, _until_s(state, event.signal, event.grace_s, now_s))
     phase = msgspec.structs.replace(phase, asked_at_s=now_s, until_s=until_s)
     order = orders.WindDown(event.reason, event.signal, at_once=at_once, grace_s=event.grace_s)

@@ -69,10 +69,11 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
     has_workers, (before_s, before) = type(state.phase) in _WITH_WORKERS, _stop_before(state)
     is_same = before_s is not None and is_one_request(before, event.signal, now_s - before_s)
     is_again = before_s is not None and not is_same
+    at_once = is_again and event.signal != 0
     is_final = not event.signal and not event.of_node
     asked = cluster_messages.StopAsked(
         event.reason, event.signal, grace_s=event.grace_s, is_final=is_final,
-        is_first_of_node=event.of_node and event.signal != 0 and not is_again,
+        is_first_of_node=event.of_node and event.signal != 0 and not is_again, at_once=at_once,
     )  # fmt: skip
     said = _awaited(state, event, is_same=is_same, is_again=is_again) if has_workers else event.reason
     told = (transitions.say(state, "stop_requested", said), transitions.tell(state, asked))
@@ -86,7 +87,6 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
     if not has_workers:
         return (state if before_s is not None else msgspec.structs.replace(state, stop_at_s=now_s)), told
     state = msgspec.structs.replace(state, stop_at_s=now_s)
-    at_once = is_again and event.signal != 0
     order = orders.WindDown(event.reason, event.signal, at_once=at_once, grace_s=event.grace_s)
     state, stops = transitions.wind_down(state, order)
     return state, (*told, *stops)

@@ -47,6 +47,7 @@ Play = Playbook[coordinator.State]
 NODES = ("a", "b")
 SIGNALLED = StopAsked("the launcher got SIGTERM", 15)
 FIRST = msgspec.structs.replace(SIGNALLED, is_first_of_node=True)
+FAILED = Verdict(JobState.FAILED, 1, "rank 0 failed")
 TERMINATED = NodeFailed("a", 0, "rank 0 was killed by SIGTERM", may_be_stop=True)
 
 
@@ -139,6 +140,16 @@ def test_ranks_of_a_node_that_comes_back_during_a_stop_have_as_much_time_as_the_
     again = Send("b", WindDown(asked.reason, asked.signal, grace_s=asked.grace_s))
     play.at(2.0) >> NodeStands("b", JobRules("job", 2), MemberState.FAILED, 0) << again
     play >> NodeLost("b", "node b is lost") >> JobOpened("b", JobRules("job", 2)) << again
+
+
+def test_a_second_signal_of_a_node_counts_however_soon_after_the_first_the_leader_hears_it() -> None:
+    play = running() >> FIRST
+    again = msgspec.structs.replace(SIGNALLED, at_once=True)
+    play >> again
+    assert {each.order for each in play.of(Send)} == {WindDown(again.reason, 15, at_once=True)}
+    play = new_leader(msgspec.structs.replace(of_nodes(IN_CYCLE_4, "a", "b"), verdict=FAILED))
+    play >> stands("a", 0) >> stands("b", 1) >> again
+    assert {each.order.at_once for each in play.of(Send)} == {True}
 
 
 def test_an_operators_signal_to_the_job_after_that_of_a_launcher_ends_everything_at_once() -> None:

@@ -74,6 +74,18 @@ def test_a_node_that_has_stopped_alone_does_not_stop_the_others() -> None:
     assert isinstance(play.state.phase, Running)
 
 
+@pytest.mark.parametrize("is_repeated", [False, True], ids=["while it takes over", "while nobody leads"])
+def test_a_second_signal_before_the_take_over_ends_kills_the_ranks_of_all_nodes(*, is_repeated: bool) -> None:
+    """Its terminal has said so: "again: ranks 0 to 1 are killed"."""
+    first = StopAsked("got SIGINT on node a", 2, is_repeated=is_repeated, is_first_of_node=True)
+    again = StopAsked("got SIGINT on node a", 2, is_repeated=is_repeated, at_once=True)
+    play = new_leader(OF_A_B)
+    play >> stands("a", 0) >> first
+    play.at(3.0) >> again
+    play.at(4.0) >> stands("b", 1)
+    assert [each.order.at_once for each in play.of(Send) if each.node == "b"] == [False, True]
+
+
 def test_the_time_that_ranks_have_to_save_is_that_of_the_stop_under_the_next_leader_too() -> None:
     """A stop by the API that gives ten minutes for a checkpoint."""
     play = new_leader(msgspec.structs.replace(OF_A_B, stop_signal=0, stop_reason="by kim", stop_grace_s=600.0))

@@ -164,7 +164,7 @@ def test_a_second_signal_to_a_node_that_could_not_leave_kills_everywhere_and_its
     assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM, is_first_of_node=True)]
     assert worker_messages.KillWorkers() not in actions
     _, actions = job.step(state, signalled(leaves=True), now_s=3.0)
-    assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM)]
+    assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM, at_once=True)]
     assert worker_messages.KillWorkers() in actions
 
 
@@ -201,7 +201,7 @@ def test_a_second_signal_to_a_node_whose_own_part_has_ended_kills_the_ranks_of_t
     _, actions = job.step(state, signalled(leaves=True), now_s=1.9)
     assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM, is_first_of_node=True)], "an echo"
     _, actions = job.step(state, signalled(leaves=True), now_s=60.0)
-    assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM)]
+    assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM, at_once=True)]
 
 
 def test_a_node_that_stays_says_why_and_waits_for_nothing() -> None:

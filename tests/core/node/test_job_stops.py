@@ -209,6 +209,7 @@ def test_a_stop_reaches_the_ranks_of_its_node_although_no_leader_answers() -> No
         (told,) = [each.report for each in actions if isinstance(each, node_messages.TellCoordinator)]
         assert isinstance(told, StopAsked)
         assert told.is_first_of_node is not bool(kills), "what is one request with the first signal kills nobody"
+        assert told.at_once is bool(kills)
     state, actions = node.step(state, node_messages.Ordered(JOB, Introduce()), now_s=3.5)
     (stands,) = [each.report for each in actions if isinstance(each, node_messages.TellCoordinator)]
     assert isinstance(stands, NodeStands)
