@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -59,31 +59,43 @@ def run_on_node(request: RunRequest, directory: Path, held: Path) -> int:
         steady = SteadyClient(client, spec.job_id, say=tell)
         forwarding = threading.Thread(target=_forward, args=(steady, submission, forwarded, request), daemon=True)
         forwarding.start()  # before the submission, which a signal gives up
-        try:
+        with _ended_by_signal(submission, forwarding, before):
             job_id = submission.submit()
-        except UnknownStartError:
-            raise  # The signals stay blocked: one that waits would end this process, and replace its exit code.
-        except HoldfastError:
-            if (number := submission.stopped_by) is not None:
-                forwarding.join()  # It has sent the signal again: nothing has started, so it ends this process.
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            if number is not None:
-                sys.exit(128 + number)  # Here, the signal is ignored, as in the background of a script.
-            raise
         tell(f"job {job_id} runs under the node's supervisor in {directory}")
         if standard_streams.stdin_has_data():
             tell(f"warning: {_STDIN_LOST}")
         first = FirstCycle(request.warnings)
         hear = _heard(spec, (submission.hear, lambda event: first.hear(event.kind), *listener), stack)
-        report = _attend(client, steady, hear)
-        while submission.submit_again(report):
+        is_followed, report = True, None
+        while is_followed:
             report = _attend(client, steady, hear)
+            with _ended_by_signal(submission, forwarding, before):
+                is_followed = submission.submit_again(report)
         if report is None or report.exit_code is None:
             raise NoSupervisorError(_unknown_end(steady, directory, has_begun=submission.has_begun))
         secrets = secret_values(spec.command, request.environment)
         is_shown = shows_errors(spec)
         tell_failure(report, lambda choice: client.logs(job_id, choice, this_node=True), secrets, is_shown=is_shown)
     return report.exit_code
+
+
+@contextmanager
+def _ended_by_signal(submission: Submission, forwarding: threading.Thread, before: Collection[int]) -> Generator[None]:
+    """Ends this process as a signal does that came during a submission, if that started nothing.
+
+    `before`: the signals that are blocked then.
+    """
+    try:
+        yield
+    except UnknownStartError:
+        raise  # The signals stay blocked: one that waits would end this process, and replace its exit code.
+    except HoldfastError:
+        if (number := submission.stopped_by) is not None and not submission.is_submitted:
+            forwarding.join()  # It has sent the signal again: nothing has started, so it ends this process.
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if number is not None:
+            sys.exit(128 + number)  # Here, the signal is ignored, as in the background of a script.
+        raise
 
 
 def _attend(client: ControlClient, steady: SteadyClient, hear: Hear) -> JobReport | None:

@@ -59,7 +59,7 @@ class Submission:
         self._stop_asked = threading.Event()
         self._given_up = threading.Event()  # the call in progress
         self._settling = threading.Lock()  # held until it is known whether a supervisor has the job
-        self._is_submitted = False
+        self.is_submitted = False  # the last supervisor that was asked may have the job
         self.stopped_by: int | None = None  # the first signal
         self.has_begun = False
 
@@ -72,7 +72,7 @@ class Submission:
         self._stop_asked.set()
         self._given_up.set()
         with self._settling:
-            return self._is_submitted
+            return self.is_submitted
 
     def hear(self, event: RecordedEvent) -> None:
         """Takes in what happened to the job."""
@@ -86,7 +86,7 @@ class Submission:
     def submit_again(self, last: JobReport | None) -> bool:
         """Submits the job again if it is lost and has not begun. Returns whether a supervisor has it now.
 
-        `last`: what its supervisor said last of it. Raises HoldfastError.
+        `last`: what its supervisor said last of it. Raises HoldfastError, such as StoppedError.
         """
         with self._settling:
             if self.has_begun or (last is not None and last.exit_code is not None):
@@ -96,13 +96,11 @@ class Submission:
             if self._is_taken_over(Clock().now_s() + FREE_WITHIN_S):
                 self._attempts += 1
                 return True
-            if self._stop_asked.is_set():
-                return False
+            self.is_submitted = False
+            self._check_not_stopped()
             self._say(f"the supervisor has gone before job {self._spec.job_id} began; the next one gets the job")
             try:
                 self._submit()
-            except StoppedError:
-                return False
             except AlreadyExistsError as error:
                 refusal = HoldfastError(str(error))  # Not the id of a job that this command may join as another node.
                 refusal.exit_code = error.exit_code
@@ -112,8 +110,7 @@ class Submission:
     def _submit(self) -> str:
         free_by_s = Clock().now_s() + FREE_WITHIN_S
         while True:
-            if self._stop_asked.is_set():
-                raise StoppedError(f"cannot start job {self._spec.job_id}: this command was stopped; start it again")
+            self._check_not_stopped()
             try:
                 job_id = self._submit_once()
                 break
@@ -132,8 +129,13 @@ class Submission:
             if is_taken_over:
                 job_id = self._spec.job_id
                 break
-        self._is_submitted = True
+        self.is_submitted = True
         return job_id
+
+    def _check_not_stopped(self) -> None:
+        """Raises StoppedError."""
+        if self._stop_asked.is_set():
+            raise StoppedError(f"cannot start job {self._spec.job_id}: this command was stopped; start it again")
 
     def _submit_once(self) -> str:
         self._attempts += 1

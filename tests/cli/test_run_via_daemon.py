@@ -251,6 +251,35 @@ def test_a_job_that_the_next_supervisor_does_not_know_is_submitted_to_it() -> No
     assert (ended.returncode, ended.stdout) == (0, "submitted\n" * 2), ended.stderr
 
 
+SIGNALLED_AGAIN = """
+class Daemon(Client):
+    submissions = 0
+    def submit(self, spec, *_, given_up=threading.Event()):
+        Daemon.submissions += 1
+        if Daemon.submissions == 1:
+            return spec.job_id
+        print("submitting again", flush=True)
+        given_up.wait(20)
+        silent()
+    def watch(self, *_, **__): missing()
+    def stop(self, *_, **__):
+        print("stop", flush=True)
+"""
+
+
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_a_signal_gives_up_a_repeated_submission(*, is_ignored: bool) -> None:
+    ignored = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" * is_ignored
+    command = command_under(ignored + SIGNALLED_AGAIN)
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    assert running.stdout.readline() == "submitting again\n"
+    running.send_signal(signal.SIGTERM)
+    out, errors = running.communicate(timeout=60)
+    ended = running.returncode if running.returncode >= 0 else 128 - running.returncode
+    assert (ended, out) == (128 + signal.SIGTERM, ""), errors
+
+
 FLOOD = """
 run_via_daemon.LAST_OUTPUT_TIMEOUT_S = {limit_s}
 class Daemon(Client):

@@ -185,10 +185,10 @@ def test_a_stop_while_the_next_supervisor_is_asked_lets_nothing_start():
     job, said = submission_to(client)
     job.submit()
     stop = Signal(job, client)
-    assert not job.submit_again(None)
+    with pytest.raises(StoppedError):
+        job.submit_again(None)
     stop.join()
-    assert stop.has_job == [True], "the stop is sent, too"
-    assert (client.submitted, said) == (1, [])
+    assert (stop.has_job, client.submitted, said) == ([False], 1, [])
 
 
 @pytest.mark.parametrize("answers", [[None, None], [None, SILENT]])
@@ -211,6 +211,24 @@ def test_a_stop_while_the_job_is_submitted_again_waits_until_it_is_known_whether
     stop.join()
     assert stop.has_job == [True], "so it is sent to the one that has the job now"
     assert client.submitted == 2
+
+
+def test_a_stop_that_gives_up_a_repeated_submission_has_no_job_to_stop():
+    client = Client(None, SILENT)
+    job, said = submission_to(client)
+    job.submit()
+    stop = Signal(job, client)
+    come, client.on_call = client.on_call, int
+
+    def submitted(text: str) -> None:
+        said.append(text)
+        client.on_call = come
+
+    job._say = submitted  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(DeadlineExceededError):
+        job.submit_again(None)
+    stop.join()
+    assert (stop.has_job, client.submitted) == ([False], 2)
 
 
 def test_a_stop_before_the_first_submission_lets_nothing_start():
