@@ -49,6 +49,7 @@ class Succession(msgspec.Struct, frozen=True):
     is_ending: bool
     held: tuple[str, ...]  # orders that wait for a successor
     turns: int  # in which something was kept
+    is_unable: bool = False  # to load what the current one has learned
 
 
 class IncompleteError(Exception):

@@ -79,6 +79,7 @@ class SpawnerSuccession:
         self._held: list[wire.Order] = []  # orders for the newest cycle while it waits for a successor
         self._load_ended = anyio.Event()
         self._is_bare = False  # whether the workers of the current spawner load everything themselves
+        self._is_unable = False  # whether the last attempt to load what was learned last has failed
         self._living: list[SpawnerLink] = []
         self._replaced: list[SpawnerLink] = []  # of the living: they end once the current one keeps that
         self._fence: wire.Fence | None = None  # the last one
@@ -211,13 +212,13 @@ class SpawnerSuccession:
             self._hearings[links[each.pid]] = reasons
             if each.pid == stood.current:
                 self._learned = each.welcome.learned
-        if self._successors:
+        if self._successors or stood.is_unable:
             self._learned = None
         self._living = list(links.values())
         self._current = links[stood.current]
         self._owners = {cycle: links[pid] for cycle, pid in stood.owners.items()}
         self._newest_cycle, self._is_bare, self._turns = stood.newest_cycle, stood.is_bare, stood.turns
-        self._ending = stood.is_ending
+        self._ending, self._is_unable = stood.is_ending, stood.is_unable
         self._held = [_as_order(wire.decode(text.encode())) for text in stood.held]
 
     def _as_text(self) -> str:
@@ -229,6 +230,7 @@ class SpawnerSuccession:
             is_ending=self._ending,
             held=tuple(wire.encode(message).decode() for message in self._held),
             turns=self._turns,
+            is_unable=self._is_unable,
         )
         return msgspec.json.encode(stood).decode()
 
@@ -310,6 +312,7 @@ class SpawnerSuccession:
             case wire.Learned(steps=steps) if not self._ending:
                 self._on_message(message)
                 if steps and self._tasks is not None:
+                    self._is_unable = False
                     successor = _Successor()
                     self._successors.append(successor)
                     self._tasks.start_soon(self._keep_successor, successor, message)
@@ -343,7 +346,7 @@ class SpawnerSuccession:
             try:
                 link = await self._start(learned, Hearing(heard, reasons.append))
             except HoldfastError as error:
-                self._tell_unable(str(error))
+                self._tell_unable(successor, str(error))
         if link is None:
             self._forget(successor)
             return
@@ -366,7 +369,7 @@ class SpawnerSuccession:
                     self._dismiss(other)  # it has learned less
                 self._load_ended.set()
             else:
-                self._tell_unable(message.method_reason, message.lost)
+                self._tell_unable(successor, message.method_reason, message.lost)
                 self._dismiss(successor)
 
     def _dismiss(self, successor: _Successor) -> None:
@@ -382,7 +385,8 @@ class SpawnerSuccession:
         if not self._is_loading():
             self._load_ended.set()
 
-    def _tell_unable(self, reason: str, lost: str = "") -> None:
+    def _tell_unable(self, successor: _Successor, reason: str, lost: str = "") -> None:
+        self._is_unable |= self._successors[-1:] == [successor]  # what a later one loads may be possible
         self._on_message(wire.Learned((), (), f"nothing is loaded ahead: {reason}", lost))
 
     # --- the processes ---------------------------------------------------------------------------------------------

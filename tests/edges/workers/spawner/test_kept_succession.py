@@ -15,6 +15,7 @@ from holdfast_wire import spawner_link as link
 from supervisor.edges.workers.spawner.spawner_discovery import SUCCESSION, Succession, succession
 from supervisor.edges.workers.spawner.spawner_link import SpawnerLink
 from supervisor.edges.workers.spawner.spawner_succession import Hearing, SpawnerSuccession
+from supervisor.errors import HoldfastError
 from tests.edges.workers.spawner.test_spawner_succession import LIMIT_S, SetLink
 from tests.settling import settled
 
@@ -29,10 +30,13 @@ class KeptJob:
         self.links: dict[int, KeepingLink] = {}
         self.sent: list[tuple[int, Succession | None, tuple[link.Order, ...]]] = []  # pid, which spawners it keeps
         self.lessons: list[link.Learned | None] = []
+        self.is_full = False  # the node: no process can be started
         self.succession = SpawnerSuccession(self.start, lambda _: None, lambda _: None)
 
     async def start(self, learned: link.Learned | None, hearing: Hearing) -> SpawnerLink:
         self.lessons.append(learned)
+        if self.is_full:
+            raise HoldfastError("the node is full")
         return self.link_to(10 + len(self.links), hearing)
 
     def link_to(self, pid: int, hearing: Hearing) -> SpawnerLink:
@@ -167,3 +171,27 @@ async def test_a_successor_that_was_lost_while_it_loaded_is_started_again(has_su
     async with job.running():
         await settled()
         assert job.lessons == ([] if has_successor else [LEARNED])
+
+
+@pytest.mark.parametrize("fails", ["its start", "its load"])
+async def test_what_could_not_be_loaded_is_not_loaded_again_after_a_return(fails: str) -> None:
+    """Else the next cycle would wait for that."""
+    job, returned = KeptJob(), KeptJob()
+    async with job.running():
+        job.is_full = fails == "its start"
+        job.links[10].hearing.on_message(LEARNED)
+        await settled()
+        if fails == "its load":
+            job.links[11].hearing.on_message(READY._replace(preloaded=()))
+        assert job.lessons == [None, LEARNED]
+        job.keep(link.PrepareStore(0, "h"))
+    (kept,) = [stood for _, stood, _ in job.sent if stood is not None]
+    returned.take_back({SUCCESSION: msgspec.json.encode(kept).decode()}, learned=LEARNED)
+    async with returned.running():
+        await settled()
+        assert returned.lessons == []
+        returned.links[10].hearing.on_message(LEARNED)  # something else
+        await settled()
+        returned.keep()
+        assert returned.lessons == [LEARNED]
+        assert [stood.is_unable for _, stood, _ in returned.sent if stood is not None][-1] is False
