@@ -6,6 +6,7 @@ answer.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import stat
@@ -91,14 +92,19 @@ class NvhcdClient:
         return NoReply(answer.why) if isinstance(answer, _Silence) else answer
 
     async def _ask(self) -> Answer | _Silence:
-        try:
-            service = await self._threads.call(lambda: _reach(self._path), timeout_s=2 * PROBE_S, discard=_drop)
-        except OSError as error:  # stuck, or no thread available
-            return NoReply(f"{self._path} can't be looked at: {error}")
+        service = await within(2 * PROBE_S, self._reach)
+        if service is None:
+            return NoReply(f"{self._path} can't be looked at: it has not ended within {2 * PROBE_S:g} s")
         if isinstance(service, str):
             return NoReply(service)
         with service:
             return await _call(self._path, service)
+
+    async def _reach(self) -> socket.socket | str:
+        try:
+            return await self._threads.call(lambda: _reach(self._path), timeout_s=math.inf, discard=_drop)
+        except OSError as error:  # an earlier one is stuck, or there is no thread
+            return f"{self._path} can't be looked at: {error}"
 
 
 def _reach(path: str) -> socket.socket | str:

@@ -18,7 +18,7 @@ import anyio
 from supervisor.core.storage_verdict import Answer, Answered, Failed, Kind, Silent, Unasked
 from supervisor.edges.machine.health import path_prober
 from supervisor.edges.machine.own_process.side_threads import SideThreads
-from supervisor.ports.pauses import within
+from supervisor.ports.pauses import RunTime, within
 
 START_TIMEOUT_S = 5.0  # for the start of the prober's interpreter
 END_TIMEOUT_S = 0.5  # for a prober that is neither stopped nor starved
@@ -28,9 +28,9 @@ LOOKS_MAX = 256  # in progress at once
 class _Look:
     """A look in progress."""
 
-    def __init__(self, number: int, begun_s: float) -> None:
+    def __init__(self, number: int) -> None:
         self.number = number
-        self.begun_s = begun_s
+        self.run_time = RunTime()
         self.is_killed = False
         self.answer: Answer | None = None
         self.answered = anyio.Event()
@@ -72,15 +72,15 @@ class PathProbes:
             if len(self._looks) >= LOOKS_MAX:
                 return Unasked(f"{LOOKS_MAX} looks are stuck")
             self._last_number += 1
-            look = self._looks[key] = _Look(self._last_number, anyio.current_time())
+            look = self._looks[key] = _Look(self._last_number)
             self._send(link, key, look, f"{kind} ".encode() + os.fsencode(path))
-        await within(max(0.0, look.begun_s + timeout_s - anyio.current_time()), look.answered.wait)
+        await within(timeout_s, look.answered.wait, since=look.run_time)
         if look.answer is not None:
             return look.answer
         if not look.is_killed:
             look.is_killed = True
             self._send(link, key, look, b"k")
-        return Silent(anyio.current_time() - look.begun_s)
+        return Silent(anyio.current_time() - look.run_time.begun_s)
 
     def close(self) -> None:
         """Closes the link. Never waits for a look."""

@@ -152,6 +152,34 @@ async def test_time_in_which_this_process_was_stopped_does_not_count_and_nothing
     assert len(asked) == 1
 
 
+@pytest.mark.alone
+@pytest.mark.usefixtures("short_turns")
+async def test_time_in_which_this_process_was_stopped_does_not_count_while_it_connects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvhcd_client, "PROBE_S", 0.4)
+    path, connects, may_go = tmp_path / "nvhcd.sock", threading.Event(), threading.Event()
+    reach = nvhcd_client._reach  # pyright: ignore[reportPrivateUsage]
+
+    def slow(asked: str) -> socket.socket | str:
+        connects.set()
+        may_go.wait()
+        return reach(asked)
+
+    async def stop() -> None:
+        while not connects.is_set():
+            await anyio.lowlevel.checkpoint()
+        time.sleep(1.5)  # noqa: ASYNC251 - as SIGSTOP does
+        await anyio.sleep(0.1)
+        may_go.set()
+
+    monkeypatch.setattr(nvhcd_client, "_reach", slow)
+    with service(path, lambda _: HEALTHY.SerializeToString()):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stop)
+            assert await NvhcdClient(str(path)).ask() == Reply(True, HEALTHY.output)
+
+
 async def test_a_service_that_hangs_is_not_waited_for_until_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -182,3 +182,29 @@ async def test_time_in_which_this_process_was_stopped_does_not_count(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(stop)
         assert await probes.look(Kind.ANY, str(tmp_path), timeout_s=1.0) == Answered()
+
+
+@pytest.mark.alone
+async def test_time_in_which_this_process_was_stopped_does_not_count_for_a_later_caller_either(
+    probes: PathProbes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pauses, "TURN_EVERY_S", 0.1)
+    monkeypatch.setattr(pauses, "PAUSED_S", 0.1)
+    assert await probes.look(Kind.ANY, str(tmp_path), timeout_s=LONG_S) == Answered()
+    prober = prober_pid()
+    os.kill(prober, signal.SIGSTOP)
+
+    async def ask() -> None:
+        assert await probes.look(Kind.ANY, str(tmp_path), timeout_s=1.0) == Answered()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        while not probes.under_way:
+            await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()  # It waits.
+        time.sleep(1.5)  # noqa: ASYNC251 - as SIGSTOP does
+        tasks.start_soon(ask)
+        await anyio.sleep(0.3)
+        tasks.start_soon(ask)
+        await anyio.sleep(0.1)
+        os.kill(prober, signal.SIGCONT)
