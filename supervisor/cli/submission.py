@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import closing
 
 from supervisor.cli.reconnecting_client import RETURNS_TO_JOB_WITHIN_S, RETURNS_WITHIN_S
 from supervisor.config.job_spec import JobSpec
+from supervisor.core.facts import JobState
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.processes.job_claims import is_live
 from supervisor.edges.operators.control_client import CALL_TIMEOUT_S, ControlClient, DeadlineExceededError
@@ -166,6 +168,7 @@ class Submission:
     def _is_taken_over(self, by_s: float) -> bool:
         """Returns whether the supervisor that answers now has this job, and not another one of the same id.
 
+        A job that has failed there without a worker was lost before it began, and counts as one that it does not have.
         Raises UnknownStartError if none says so in time, NoSupervisorError if none comes back.
         """
         by_s = max(by_s, Clock().now_s() + STOPPED_ANSWERS_WITHIN_S)
@@ -173,13 +176,29 @@ class Submission:
             is_stopped = self._stop_asked.is_set()
             try:
                 report = self._job(by_s)  # answered once the jobs of the supervisor before it are taken over
-                return report is not None and self._is_ours(report) and not report.state.has_ended
+                return report is not None and self._is_ours(report) and self._has_run(report)
+            except NotFoundError:
+                return False
             except NoSupervisorError:
                 if not self._comes_back():
                     raise
                 if is_stopped or Clock().now_s() + LOOK_AGAIN_S >= by_s:
                     raise self._unknown_start("goes again and again") from None
                 self._stop_asked.wait(LOOK_AGAIN_S)
+            except UnknownStartError:
+                raise
+            except HoldfastError:  # The events are not there now.
+                if is_stopped or Clock().now_s() + LOOK_AGAIN_S >= by_s:
+                    raise self._unknown_start("does not show what has happened") from None
+                self._stop_asked.wait(LOOK_AGAIN_S)
+
+    def _has_run(self, report: JobReport) -> bool:
+        """Returns whether a worker of the job has started or may yet. Raises HoldfastError."""
+        if report.state is not JobState.FAILED:
+            return True  # A stop, too, was asked for by somebody who wants no more of it.
+        told_by = self._client.watch(report.job_id, this_node=True, within_s=STOPPED_ANSWERS_WITHIN_S)
+        with closing(told_by):
+            return any(isinstance(told, RecordedEvent) and told.kind == "worker_started" for told in told_by)
 
     def _is_ours(self, report: JobReport) -> bool:
         return report.submitted_at_ns >= self._since_ns

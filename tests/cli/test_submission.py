@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from supervisor.cli import submission
 from supervisor.cli.submission import (
@@ -46,6 +47,8 @@ class Client:
         self.asked_within_s: list[float] = []
         self.unanswered: list[HoldfastError] = []  # instead of the first answers on the job
         self.on_call: Callable[[], object] = int  # at each submission, and at each question about the job
+        self.events: list[RecordedEvent] = []
+        self.unread: list[HoldfastError] = []  # instead of the first answers on its events
         self.absences = 0  # how often the next supervisor is looked for in vain
 
     def submit(self, spec: JobSpec, environment: Mapping[str, str], *, given_up: threading.Event) -> str:
@@ -67,6 +70,13 @@ class Client:
         if not self.live:
             raise NotFoundError(f"cannot show job {job_id}: there is no such job here")
         return self.live[0]
+
+    def watch(self, job_id: str, *, this_node: bool, within_s: float) -> Generator[JobReport | RecordedEvent]:
+        assert this_node
+        yield self.live[0]
+        if self.unread:
+            raise self.unread.pop(0)
+        yield from self.events
 
 
 def submission_to(client: Client, *, is_left: bool = False) -> tuple[Submission, list[str]]:
@@ -136,6 +146,43 @@ def test_a_job_that_the_next_supervisor_has_is_left_with_it():
     assert job.submit() == "j"
     assert job.submit_again(None), "it is followed there"
     assert client.submitted == 1
+
+
+STARTED = RecordedEvent("j", 2, 2, "worker_started", "r")
+CANT_READ = ExhaustedError("cannot read the history: /state hangs")
+
+
+@pytest.mark.parametrize("unread", [[], [CANT_READ]])
+@pytest.mark.parametrize(
+    ("state", "events", "submissions"),
+    [(JobState.FAILED, [STARTED], 1), (JobState.SUCCEEDED, [], 1), (JobState.STOPPED, [], 1), (JobState.FAILED, [], 2)],
+)
+def test_a_job_that_the_next_supervisor_knows_as_ended_is_submitted_again_only_if_it_has_not_run(
+    state: JobState, events: list[RecordedEvent], submissions: int, unread: list[HoldfastError]
+):
+    client = Client(GONE, None)
+    job, _ = submission_to(client)
+    client.live, client.events, client.unread = [replace(ours(), state=state, exit_code=1)], events, [*unread]
+    assert job.submit() == "j"
+    assert client.submitted == submissions
+    client = Client(None, None)
+    job, _ = submission_to(client)
+    job.submit()
+    client.live, client.events, client.unread = [replace(ours(), state=state, exit_code=1)], events, [*unread]
+    assert job.submit_again(None), "it is followed there, to its exit code"
+    assert client.submitted == submissions
+
+
+def test_an_ended_job_of_which_nobody_shows_whether_it_has_run_is_not_started_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(submission, "FREE_WITHIN_S", 0.05)
+    monkeypatch.setattr(submission, "STOPPED_ANSWERS_WITHIN_S", 0.05)
+    monkeypatch.setattr(submission, "LOOK_AGAIN_S", 0.001)
+    client = Client(GONE)
+    client.unread = [CANT_READ] * 100_000
+    job, _ = submission_to(client)
+    client.live = [replace(ours(), state=JobState.FAILED, exit_code=1)]
+    with pytest.raises(UnknownStartError, match="does not show what has happened"):
+        job.submit()
 
 
 def test_a_job_that_each_supervisor_has_and_none_shows_is_not_followed_again_and_again():
