@@ -16,10 +16,11 @@ from holdfast_wire.spawner_settings import SpawnerSettings
 from . import process_tree
 from .children import Child
 from .event_loop import Events
+from .reaping import Ending
 
 HELPERS_AFTER_S = 10.0  # a script may itself wait for children that need the signal
-ANSWERED_AFTER_S = 3.0  # a worker that still lives then, though it was told to end, lives on
-_TIMER, _LIVES_ON_TIMER = "signal helpers", "workers live on"
+EXITED_FOR_SIGTERM = 128 + signal.SIGTERM  # as in a shell
+_TIMER = "signal helpers"
 
 
 class Signalling:
@@ -42,6 +43,7 @@ class Signalling:
             wanted = not message.local_ranks or child.local_rank in message.local_ranks
             if child.cycle == message.cycle and child.local_rank >= 0 and wanted:
                 child.killed_by_us |= message.signal == signal.SIGKILL
+                child.unattended_s = None
                 chosen.append(child.pid)
         # A pid that belongs to a live child again no longer means a dead one.
         leaders = [pid for pid in message.sessions if pid not in self._children]
@@ -52,9 +54,9 @@ class Signalling:
 
     def terminate_workers(self, unattended_s: float | None) -> None:
         """Asks the workers of all cycles to end, even stopped ones: no supervisor came back within that time."""
-        self._events.cancel_timer(_LIVES_ON_TIMER)
         self._is_unattended = True
-        self._note_unattended(unattended_s)
+        for child in self._children.values():
+            child.unattended_s = unattended_s
         self._send_to_trees(self._workers(), (signal.SIGCONT, signal.SIGTERM), ())
 
     def call_off(self) -> None:
@@ -63,11 +65,6 @@ class Signalling:
             self._is_unattended = False
             self._later.clear()
             self._events.cancel_timer(_TIMER)
-            self._events.set_timer(_LIVES_ON_TIMER, ANSWERED_AFTER_S, lambda: self._note_unattended(None))
-
-    def _note_unattended(self, unattended_s: float | None) -> None:
-        for child in self._children.values():
-            child.unattended_s = unattended_s
 
     def _workers(self) -> list[int]:
         return [child.pid for child in self._children.values() if child.local_rank >= 0]
@@ -81,12 +78,16 @@ class Signalling:
         self._later |= dict.fromkeys(workers, tuple(numbers))
         self._events.set_timer(_TIMER, HELPERS_AFTER_S, self._send_later)
 
-    def worker_ended(self, pid: int) -> None:
+    def worker_ended(self, child: Child, ending: Ending) -> None:
         """Signals its helpers, which now are below processes that this one has adopted."""
-        if (numbers := self._later.pop(pid, None)) is not None:
+        # It may have saved for minutes; but if it lived on, how it ends has another reason.
+        for_signal = ending.signal == signal.SIGTERM or ending.code == EXITED_FOR_SIGTERM
+        if not self._is_unattended and not for_signal:
+            child.unattended_s = None
+        if (numbers := self._later.pop(child.pid, None)) is not None:
             children_of = process_tree.children_reader()
             adopted = [each for each in children_of(process_tree.own_pid()) if each not in self._children]
-            _send_to_members(process_tree.descendants(adopted, children_of), [pid], numbers)
+            _send_to_members(process_tree.descendants(adopted, children_of), [child.pid], numbers)
 
     def _send_later(self) -> None:
         for pid, numbers in self._later.items():

@@ -346,7 +346,7 @@ class Spawner:
         elif child.local_rank == PREFORKED:
             self._prefork_pool.forget(child.pid)
         else:
-            self._signalling.worker_ended(child.pid)
+            self._signalling.worker_ended(child, ending)
             tail = self._output.drain(child.cycle, child.local_rank)
             tail = tail or self._cycle_logs.drain(child.cycle, child.local_rank)
             quiet_s = self._watch.silence_longest_s(child.local_rank)

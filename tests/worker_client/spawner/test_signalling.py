@@ -176,9 +176,9 @@ def test_the_helpers_of_a_worker_that_lives_on_hear_nothing_once_that_is_called_
         signalling.terminate_workers(60.0)
         assert timers.keys() == {"signal helpers"}
         signalling.call_off()
-        assert timers.keys() == {"workers live on"}
+        assert not timers
         assert children[process.pid].unattended_s == 60.0, "it may end of that signal yet"
-        timers["workers live on"]()
+        signalling.carry_out(Signal(0, signal.SIGTERM))
         assert children[process.pid].unattended_s is None
         process.kill()
 

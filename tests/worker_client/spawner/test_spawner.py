@@ -30,15 +30,14 @@ from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.cycle_log.test_feeds import writer_of
 from tests.worker_client.spawner.escapes import ESCAPES, escaped
 from tests.worker_client.spawner.rig import Rig, is_alive, listening, until, worker
-from worker_client.spawner.signalling import ANSWERED_AFTER_S
 
-# Notes that it is up and each SIGTERM; ends with 3 once it may.
+# Notes that it is up and each SIGTERM; ends once it may, with the code that it gets.
 ENDURING = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: open(sys.argv[1] + "/signalled", "w").close())
 open(sys.argv[1] + "/up", "w").close()
 while not os.path.exists(sys.argv[1] + "/go"): time.sleep(0.01)
-sys.exit(3)
+with open(sys.argv[1] + "/go") as file: sys.exit(int(file.read()))
 """
 
 
@@ -223,9 +222,11 @@ class TestSupervisorLoss:
             assert not (tmp_path / "signalled").exists()
             rig.end()
 
+    @pytest.mark.parametrize(("code", "unattended_s"), [(3, None), (143, 0.2)])
     def test_a_supervisor_that_returns_in_the_ranks_last_seconds_has_those_that_live_on(
-        self, script: Script, tmp_path: Path
+        self, script: Script, tmp_path: Path, code: int, unattended_s: float | None
     ) -> None:
+        """A rank that only saves before it ends, however long, has ended for want of a supervisor."""
         with listening(tmp_path) as at, returnable(script(ENDURING), tmp_path, at, within_s=0.2) as rig:
             rig.spawn(worker())
             until((tmp_path / "up").exists, what="the worker")
@@ -233,10 +234,11 @@ class TestSupervisorLoss:
             rig.socket.close()
             until((tmp_path / "signalled").exists, what="the signal")
             rig.come_back(at)
-            time.sleep(ANSWERED_AFTER_S + 0.5)
-            (tmp_path / "go").touch()
+            time.sleep(3.5)
+            (tmp_path / "new").write_text(str(code))
+            (tmp_path / "new").rename(tmp_path / "go")
             ended = rig.exited()
-            assert (ended.code, ended.unattended_s) == (3, None)
+            assert (ended.code, ended.unattended_s) == (code, unattended_s)
             rig.end()
 
     def test_a_supervisor_that_comes_when_all_were_killed_waits_for_the_end(
