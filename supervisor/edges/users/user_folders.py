@@ -149,6 +149,12 @@ class UserFolders:
     def of(self, identity: Identity) -> UserFolder:
         return UserFolder(self._users / identity.name, self._states / str(identity.uid))
 
+    def uids(self) -> list[int]:
+        """Returns the user id of each folder: those of users who have come since the node has booted. Blocks."""
+        with suppress(OSError):
+            return [int(uid) for uid in (name.partition(".")[0] for name in os.listdir(self._users)) if uid.isdigit()]
+        return []
+
     def recorded(self) -> Iterator[Record]:
         """Yields the supervisors that the previous service left."""
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""How many supervisors may one user have on this node, and how many may all users have together?"""
+"""How many supervisors, and folders, may one user have on this node, and how many may all users have together?"""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from supervisor.errors import ExhaustedError
 
 SUPERVISORS_MAX = 1_024
 SUPERVISORS_OF_ONE_MAX = 8  # of one login: with other groups, or with its subordinate user ids
+FOLDERS_OF_ONE_MAX = 64  # of one login; each stays, with a file system that is mounted there, until the node reboots
 
 
 def check(logins: Sequence[int], login: int, uid: int) -> None:
@@ -24,4 +25,17 @@ def check(logins: Sequence[int], login: int, uid: int) -> None:
         raise ExhaustedError(
             f"cannot answer user id {uid}: its login, with other groups and subordinate user ids, has "
             f"{SUPERVISORS_OF_ONE_MAX} supervisors on this node; wait until one of them has had no job for a minute"
+        )
+
+
+def check_folders(logins: Sequence[int], login: int, uid: int) -> None:
+    """Raises ExhaustedError if `uid`, which counts for `login`, may not have one more folder.
+
+    Args:
+        logins: for which login each folder counts.
+    """
+    if login and logins.count(login) >= FOLDERS_OF_ONE_MAX:
+        raise ExhaustedError(
+            f"cannot start the supervisor of user id {uid}: its login has come with {FOLDERS_OF_ONE_MAX} different "
+            "sets of groups or subordinate user ids since this node has booted; use one of them"
         )

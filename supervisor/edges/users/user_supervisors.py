@@ -199,6 +199,9 @@ class UserSupervisors:
     async def _start(self, user: _User, limits: Limits) -> None:
         """Starts a supervisor. Raises HoldfastError."""
         login = self._login_of(user.identity.uid)
+        if user.record is None and not await in_thread_or_here(user.folder.path.exists):
+            uids = await in_thread_or_here(self._folders.uids)
+            user_supervisor_limit.check_folders(list(map(self._login_of, uids)), login, user.identity.uid)
         is_first = user.record is None
         if is_first:
             there = [each for each in self._users.values() if each.record is not None or each.is_starting]

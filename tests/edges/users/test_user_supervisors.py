@@ -247,6 +247,37 @@ async def test_supervisors_of_one_login_are_bounded(tmp_path: Path) -> None:
             await come(users, Identity(70_000, 60_000, ()))
 
 
+async def test_folders_of_one_login_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stay, so one at a time would fill the node with folders and mounts."""
+    monkeypatch.setattr(supervisor_processes, "STARTS_AT_ONCE_MAX", 200)
+    refused = 0
+    async with house(tmp_path, login_of=lambda uid: min(uid, 54_322)) as (users, fakes):
+        for number in range(100):
+            identity = Identity(60_000 + number % 2, 60_000, (number,))
+            try:
+                await come(users, identity)
+            except ExhaustedError:
+                refused += 1
+            else:
+                await _leave(users, fakes, identity)
+        assert (refused, len(os.listdir(tmp_path / "run" / "users"))) == (36, 64)
+        with pytest.raises(ExhaustedError, match="has come with 64 different sets of groups or subordinate user ids"):
+            await come(users, Identity(70_000, 60_000, ()))
+        await come(users, Identity(60_000, 60_000, (0,)))
+        await come(users, ALICE)
+        await come(users, ROOT)
+
+
+async def _leave(users: UserSupervisors, fakes: Fakes, identity: Identity) -> None:
+    fakes.receivers[identity.uid].say_idle()
+    while messages.Leave() not in fakes.heard:
+        await anyio.lowlevel.checkpoint()
+    fakes.heard.clear()
+    fakes.end(identity.uid)
+    while identity.name in users._users:  # pyright: ignore[reportPrivateUsage]
+        await anyio.lowlevel.checkpoint()
+
+
 @pytest.mark.parametrize("does", ["ignores it", "is stopped", "has closed its socket"])
 async def test_the_end_of_all_waits_for_nobody_without_end(tmp_path: Path, soon: None, does: str) -> None:
     async with house(tmp_path) as (users, fakes):
