@@ -2,8 +2,10 @@
 
 A node may lose its connection and come back. It is lost after LOST_S of silence: by then it has ended its own workers
 (leader_loss_detection.py). Only time in which the leader listened counts, since it may be new or may have stalled.
-Right after a stall, only a silence is judged that was long enough two turns before: what had come by then has been
-handled. So a leader whose turns are all late judges, too. Waiting longer is always safe.
+A stall lasts until the next DeadlineReached: there is at most one in a turn of the event loop, in which many other
+events may be handled, and nothing read. Right after a stall, only a silence is judged that was long enough two turns
+before: what had come by then has been handled. So a leader whose turns are all late judges, too. Waiting longer is
+always safe.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from supervisor.core.election import link_silence
 LOST_S = 5.0  # from the last message of a node; more than fence.FENCE_S
 CHECK_S = 0.5  # between two checks for silent connections, of all that are due by then
 STALLS_MAX = 32  # the newest are kept; a node silent through more of them is already decided
+TURNS = 3  # one to note what had come by then, one to read it, one to handle it
 NOT_BACK = "it has not come back to the leader's new supervisor"
 
 
@@ -118,6 +121,8 @@ class State(msgspec.Struct, frozen=True):
     checks_at_s: float
     judges_from_s: float  # after a stall, received messages are handled first
     stalls: tuple[tuple[float, float], ...] = ()  # (from, to), in order
+    is_stalled: bool = False  # the last one has not ended yet
+    late_turns: tuple[float, ...] = ()  # when the newest stalls ended
     links: dict[Link, _Status] = msgspec.field(default_factory=dict[Link, _Status])
     checks: list[tuple[float, Link]] = msgspec.field(default_factory=list[tuple[float, Link]])  # a heap
     silences: list[tuple[float, Link]] = msgspec.field(default_factory=list[tuple[float, Link]])  # a heap
@@ -128,7 +133,7 @@ def initial_state(*, now_s: float) -> State:
 
 
 def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Action, ...]]:
-    state = _after_stall(state, now_s)
+    state = _after_stall(state, event, now_s)
     match event:
         case NodeKnown(node):
             return state, _wait(state, Link(node), NOT_BACK, now_s, heard_at_s=now_s)
@@ -169,22 +174,26 @@ def next_deadline_s(state: State) -> float:
     return min(state.checks_at_s, max(state.silences[0][0], state.judges_from_s))
 
 
-def _after_stall(state: State, now_s: float) -> State:
-    """Notes a stall, if there was one. What has come meanwhile is judged later."""
-    from_s = next_deadline_s(state)
-    if now_s - from_s < link_silence.LATE_S:
+def _after_stall(state: State, event: Event, now_s: float) -> State:
+    """Notes a stall, if there was one, or that it still lasts. What has come meanwhile is judged later."""
+    from_s, stalls = next_deadline_s(state), state.stalls
+    if state.is_stalled:
+        from_s, stalls = stalls[-1][0], stalls[:-1]
+    elif now_s - from_s < link_silence.LATE_S:
         return state
-    stalls = (*state.stalls, (from_s, now_s))[-STALLS_MAX:]
-    soon_s = now_s + CHECK_S
-    return msgspec.structs.replace(state, stalls=stalls, checks_at_s=soon_s, judges_from_s=soon_s)
+    is_turn, soon_s = isinstance(event, DeadlineReached), now_s + CHECK_S
+    return msgspec.structs.replace(
+        state, stalls=(*stalls, (from_s, now_s))[-STALLS_MAX:], is_stalled=not is_turn,
+        late_turns=(*state.late_turns, now_s)[-TURNS:] if is_turn else state.late_turns,
+        checks_at_s=soon_s, judges_from_s=soon_s,
+    )  # fmt: skip
 
 
 def _judges_by_s(state: State, now_s: float) -> float:
     """Returns when a silence must have been long enough to be judged now: what had come by then has been handled."""
     if now_s >= state.judges_from_s:
         return now_s
-    before = state.stalls[:-2]  # There were two late turns since: one to read what had come, one to handle it.
-    return before[-1][1] if before else state.leads_since_s
+    return state.late_turns[0] if len(state.late_turns) == TURNS else state.leads_since_s
 
 
 def _check_later(state: State, link: Link, now_s: float, *, heard_at_s: float) -> None:

@@ -160,7 +160,8 @@ def test_whatever_comes_first_after_a_stall_nothing_is_judged_before_the_rest_is
 def test_what_is_remembered_is_bounded() -> None:
     play = links()
     for number in range(3 * STALLS_MAX):
-        play.at(number * 10.0) >> LinkUp(B) >> LinkLost(B, CLOSED, heard_at_s=number * 10.0)
+        play.at(number * 10.0) >> DeadlineReached()
+        play >> LinkUp(B) >> LinkLost(B, CLOSED, heard_at_s=number * 10.0)
         play >> LinkUp(B)
     assert len(play.state.stalls) == STALLS_MAX
     assert len(play.state.links) == 1
@@ -174,7 +175,8 @@ def test_a_node_has_ended_its_workers_before_it_is_lost() -> None:
 
 
 @pytest.mark.parametrize("is_noticed", [False, True])
-def test_a_leader_whose_turns_are_all_late_still_finds_a_lost_node(*, is_noticed: bool) -> None:
+@pytest.mark.parametrize("others_come", [False, True])
+def test_a_leader_whose_turns_are_all_late_still_finds_a_lost_node(*, is_noticed: bool, others_come: bool) -> None:
     play = links()
     play >> LinkUp(B)
     if is_noticed:
@@ -184,6 +186,8 @@ def test_a_leader_whose_turns_are_all_late_still_finds_a_lost_node(*, is_noticed
         due_s = node_loss_detection.next_deadline_s(play.state)
         listened_s += due_s - play.now_s
         assert listened_s < 2 * LOST_S
+        for number in range(4 if others_come else 0):
+            play.at(due_s + LATE_S + 0.01 * number) >> LinkUp(Link("c")) << ()
         play.at(due_s + LATE_S + 0.05) >> DeadlineReached()
         if AskHeard(B) in play.last and (play >> Heard(B, at_s=0.0)).of(EndLink):
             play >> LinkLost(B, "nothing was heard", heard_at_s=0.0)
@@ -200,6 +204,33 @@ def test_a_leader_whose_turns_are_all_late_hears_what_came_two_turns_before() ->
         if AskHeard(B) in play.last:
             assert not (play >> Heard(B, at_s=heard_at_s)).of(EndLink)
         heard_at_s = before_s  # what has come since is handled after this turn
+
+
+def in_one_long_turn(play: Playbook[State], until_s: float) -> None:
+    """Has other nodes come, one by one, while nothing is read."""
+    while play.now_s < until_s:
+        play.at(play.now_s + CHECK_S + 2 * LATE_S) >> LinkUp(Link("c"))
+
+
+def test_no_connection_is_ended_for_what_was_not_read_in_one_long_turn() -> None:
+    play = links()
+    play >> LinkUp(B)
+    keep_time(play, SILENCE_S - 0.1)
+    in_one_long_turn(play, 10.0)
+    play >> DeadlineReached()
+    if AskHeard(B) in play.last:
+        play >> Heard(B, at_s=0.0) << ()
+    assert keep_time(play, play.now_s + CHECK_S) == [], "what has come is read now, and then handled"
+
+
+def test_no_node_is_lost_in_one_long_turn_in_which_its_new_connection_waits() -> None:
+    play = links()
+    play >> LinkUp(B) >> LinkLost(B, CLOSED, heard_at_s=0.0)
+    keep_time(play, 1.0)
+    in_one_long_turn(play, 30.0)
+    play >> DeadlineReached() << ()
+    assert GiveUp("b") not in keep_time(play, play.now_s + 2 * CHECK_S)
+    play >> LinkUp(B) << Report(NodeHeard("b"))
 
 
 def test_a_node_that_comes_back_soon_after_a_stall_is_not_lost_though_the_next_turn_is_late_too() -> None:
