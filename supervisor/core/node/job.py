@@ -159,7 +159,7 @@ def _introduction(state: State) -> Actions:
 
 
 def next_deadline_s(state: State) -> float | None:
-    """Returns when a leaving node no longer waits for its leader.
+    """Returns when a node that was asked to leave, or to stop the job, no longer waits for its leader.
 
     spawner_deadlines.py has the deadlines of a job's spawner, worker_group.py those of its workers, the coordinator
     those of other nodes.

@@ -62,6 +62,8 @@ def pass_deadline(state: State, now_s: float) -> Outcome:
         return state, ()
     if state.leaving is not None:
         return leave_alone(state, state.leaving)
+    if not _is_unled(state):
+        return drop_old_stop(state, now_s)
     return _stop_alone(state, state.stop_signal, state.stop_reason, is_final=state.stop_is_final)
 
 
@@ -70,12 +72,13 @@ def next_deadline_s(state: State) -> float | None:
         return None
     if state.leaving is not None:
         return state.leaving.alone_at_s
-    waits = state.stop_at_s is not None and type(state.phase) in _WAITS and _is_unled(state)
-    return state.stop_at_s + ANSWER_S if waits and state.stop_at_s is not None else None
+    if state.stop_at_s is None or type(state.phase) not in _WAITS:
+        return None
+    return state.stop_at_s + (ANSWER_S if _is_unled(state) else STOP_KEPT_S)
 
 
 def drop_old_stop(state: State, now_s: float) -> Outcome:
-    """Drops an old stop before a leader learns of it, and says so."""
+    """Drops a stop that no leader has heard for too long, and says so."""
     after = without_old_stop(state, now_s)
     if after is state:
         return state, ()
@@ -85,7 +88,7 @@ def drop_old_stop(state: State, now_s: float) -> Outcome:
 
 def without_old_stop(state: State, now_s: float) -> State:
     """Returns the state without a stop that no leader has heard for so long that it may stop nothing any more."""
-    is_old = state.stop_at_s is not None and now_s - state.stop_at_s >= STOP_KEPT_S
+    is_old = state.stop_at_s is not None and now_s >= state.stop_at_s + STOP_KEPT_S
     return transitions.without_stop(state) if is_old and type(state.phase) in _WAITS else state
 
 

@@ -281,7 +281,7 @@ def test_a_command_before_any_leader_was_met_stops_the_job_for_good(phase: phase
 def test_a_leader_that_answers_in_time_decides() -> None:
     state, _ = job.step(unled(), node_messages.StopRequested("j", "by kim", 0), now_s=0.0)
     state = msgspec.structs.replace(state, has_met_leader=True)
-    assert job.next_deadline_s(state) is None
+    assert job.next_deadline_s(state) == job_leaving.STOP_KEPT_S
     state, actions = job.step(state, orders.Introduce(), now_s=1.0)
     (stands,) = told(actions, NodeStands)
     assert isinstance(stands, NodeStands)
@@ -328,6 +328,19 @@ def test_a_stop_that_no_leader_has_heard_for_long_stops_nothing_and_that_is_said
         asked_on_a_spare(), node_messages.StopRequested("j", "by ann", 0), now_s=job_leaving.STOP_KEPT_S
     )
     assert introduced(again, job_leaving.STOP_KEPT_S + 1.0)[1].stop_reason == "by ann on node b", "it is a new stop"
+
+
+@pytest.mark.parametrize("phase", [phases.Pending(), phases.Rendezvous(), phases.Down()])
+def test_a_stop_that_no_leader_hears_is_dropped_in_time_and_that_is_said_although_none_comes(
+    phase: phases.Phase,
+) -> None:
+    asked_at_s = 0.1
+    state, _ = job.step(in_phase(phase), node_messages.StopRequested("j", "by kim", 0), now_s=asked_at_s)
+    due_s = asked_at_s + job_leaving.STOP_KEPT_S
+    assert job.next_deadline_s(state) == due_s
+    state, actions = job.step(state, node_messages.DeadlineReached(), now_s=due_s)
+    assert [each.event.kind for each in actions if isinstance(each, node_messages.Publish)] == ["stop_dropped"]
+    assert (state.phase, job.next_deadline_s(state)) == (phase, None)
 
 
 def test_a_stop_of_a_node_whose_ranks_have_stopped_is_no_old_one() -> None:
