@@ -68,8 +68,10 @@ def hasty_leader(patch: _Patch) -> None:
 def stalled_judge(patch: _Patch) -> None:
     """A leader that was stopped judges before it has handled what it has received, and calls its stop their silence."""
 
-    def no_stall(state: node_loss_detection.State, now_s: float) -> node_loss_detection.State:
-        del now_s
+    def no_stall(
+        state: node_loss_detection.State, event: node_loss_detection.Event, now_s: float
+    ) -> node_loss_detection.State:
+        del event, now_s
         return state
 
     patch.setattr(node_loss_detection, "_after_stall", no_stall)

@@ -150,7 +150,9 @@ async def _next(reader: _Reader, wait_s: float) -> Logs:
         if not pieces:
             reader.scope.cancel()
             if reader.failure:
-                raise ExhaustedError(f"cannot show output: {reader.failure}") from None
+                raise ExhaustedError(
+                    f"cannot show output: {reader.failure}; see the log of that node's supervisor"
+                ) from None
             return Logs((), is_last=True)
     return Logs(tuple(pieces))
 
