@@ -34,6 +34,7 @@ async def test_the_next_supervisor_of_a_user_has_the_highest_limits_that_its_pro
         while len(fakes.records) < 2:
             await anyio.lowlevel.checkpoint()
         assert fakes.records[1].limits == (("NOFILE", 256, 4096),)
+        await come(users, ALICE)  # it is there before the end, which closes what it has opened
 
 
 async def test_restarts_of_supervisors_wait_for_nobody_of_the_same_login(
@@ -58,3 +59,5 @@ async def test_restarts_of_supervisors_wait_for_nobody_of_the_same_login(
         may_go.set()
         while fakes.starts[2:] != [BOB, ALICE]:
             await anyio.lowlevel.checkpoint()
+        for identity in (ALICE, BOB):  # both are there before the end, which closes what they have opened
+            await come(users, identity)

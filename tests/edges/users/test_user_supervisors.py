@@ -26,7 +26,7 @@ from tests.edges.users.fake_supervisors import ALICE, BOB, Fakes, come, house
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders for somebody else")
 
 
-async def test_each_user_gets_one_supervisor_however_many_clientscome(tmp_path: Path) -> None:
+async def test_each_user_gets_one_supervisor_however_many_clients_come(tmp_path: Path) -> None:
     async with house(tmp_path) as (users, fakes):
         async with anyio.create_task_group() as clients:
             for _ in range(5):
