@@ -18,7 +18,7 @@ from supervisor.cli.reconnecting_client import SteadyClient
 from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments, known_ranks
 from supervisor.core import printable
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
-from supervisor.edges.operators.shown_output import ShownStream
+from supervisor.edges.operators.shown_output import ShownOutput
 from supervisor.errors import HoldfastError, NoSupervisorError, NotFoundError
 from supervisor.ports.reports import JobReport
 
@@ -100,16 +100,10 @@ def _pieces(found: FoundJob, choice: LogChoice, history: History, *, follow: boo
 
 def _to_the_end(report: JobReport, asked: Answering, choice: LogChoice, history: History) -> Iterator[LogPiece]:
     """Follows a job whose private supervisor ends with it, perhaps before it has shown all: the files have the rest."""
-    shown: dict[tuple[int, int, bool], ShownStream] = {}  # by cycle, rank and stream
-
-    def new(piece: LogPiece) -> Iterator[LogPiece]:
-        stream = shown.setdefault((piece.cycle, piece.rank, piece.is_stderr), ShownStream())
-        if data := stream.new(piece):
-            yield LogPiece(piece.rank, piece.cycle, piece.is_stderr, data)
-
+    shown = ShownOutput()
     try:
-        for piece in asked.client.logs(report.job_id, choice, follow=True, on_note=output.say):
-            yield from new(piece)
+        told_by = asked.client.logs(report.job_id, choice, follow=True, on_note=output.say)
+        yield from filter(None, map(shown.new, told_by))
         return
     except NoSupervisorError:
         asked.await_end()
@@ -118,15 +112,13 @@ def _to_the_end(report: JobReport, asked: Answering, choice: LogChoice, history:
             ended = history.read(lambda reader: reader.recorded(report.job_id, report.submitted_at_ns))
         if ended is None or ended.ended_at_ns is None or FoundJob(ended, None).is_lost:
             raise
-    first = min((cycle for cycle, *_ in shown), default=-1) if choice.tail_lines else -1
-    for stream in shown.values():
-        stream.comes_again()
-    rest = msgspec.structs.replace(choice, tail_lines=0) if shown else choice
-    for piece in offline_logs.read(
+    first = min(shown.cycles, default=-1) if choice.tail_lines else -1
+    shown.comes_again()
+    rest = msgspec.structs.replace(choice, tail_lines=0) if shown.cycles else choice
+    told_by = offline_logs.read(
         ended, rest, on_note=lambda note: output.say(f"the supervisor ended before it had shown all: {note}")
-    ):
-        if piece.cycle >= first:
-            yield from new(piece)
+    )
+    yield from filter(None, map(shown.new, (piece for piece in told_by if piece.cycle >= first)))
 
 
 def _lines(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable
 from supervisor.edges.machine.processes.job_claims import is_live
 from supervisor.edges.operators.control_client import ControlClient, DeadlineExceededError
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
-from supervisor.edges.operators.shown_output import ShownStream
+from supervisor.edges.operators.shown_output import ShownOutput
 from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError, NotFoundError
 from supervisor.ports.reports import JobReport, RecordedEvent, SeenEvents
 
@@ -58,7 +58,7 @@ class SteadyClient:
         self._away_told = False
         self._refusal_told = ""
         self._refusals = 0  # in a row, while nothing of the job was seen to be left
-        self._shown: dict[tuple[int, int, bool], ShownStream] = {}  # by cycle, rank and stream
+        self._shown = ShownOutput()
 
     def watch(
         self,
@@ -121,14 +121,10 @@ class SteadyClient:
         A choice of last lines only can't be resumed.
         """
         while True:
-            for each in self._shown.values():
-                each.comes_again()
+            self._shown.comes_again()
             try:
                 told_by = self._client.logs(self.job_id, choice, follow=True, on_note=on_note, this_node=this_node)
-                for piece in told_by:
-                    shown = self._shown.setdefault((piece.cycle, piece.rank, piece.is_stderr), ShownStream())
-                    if new := shown.new(piece):
-                        yield LogPiece(piece.rank, piece.cycle, piece.is_stderr, new)
+                yield from filter(None, map(self._shown.new, told_by))
                 return
             except NoSupervisorError as error:
                 if choice.tail_lines:

@@ -394,7 +394,7 @@ class Spawner:
         """Handles the loss of the supervisor, which may come back."""
         self._events.forget(self._link.fd)
         self._reconnect.lose_supervisor(self._link)
-        # Who suspends this process, such as a container's freezer, suspends the supervisors that may come, too.
+        # A container's freezer suspends this process together with the supervisors that may come.
         self._events.set_sliced_timer("lost", self._reconnect.wait_s, self._end_alone)
 
     def _on_return(self) -> None:

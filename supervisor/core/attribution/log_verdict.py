@@ -137,7 +137,7 @@ def _split(line: str) -> tuple[int | None, str]:
     """Returns the rank before a line, and the line.
 
     torch puts prefixes of its own in front of errors: a local rank, and the rank in each process group that was made,
-    that of the newest first. What is kept of each rank is bounded, since a log may hold any number in its place.
+    that of the newest first. A log may show any number as a rank; those from RANKS_MAX on are ignored.
     """
     rank: int | None = None
     text = line.rstrip("\r\n")

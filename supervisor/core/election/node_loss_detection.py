@@ -175,7 +175,7 @@ def next_deadline_s(state: State) -> float:
 
 
 def _after_stall(state: State, event: Event, now_s: float) -> State:
-    """Notes a stall, if there was one, or that it still lasts. What has come meanwhile is judged later."""
+    """Notes a stall that has begun or still lasts. Silences are judged once what arrived meanwhile is handled."""
     from_s, stalls = next_deadline_s(state), state.stalls
     if state.is_stalled:
         from_s, stalls = stalls[-1][0], stalls[:-1]

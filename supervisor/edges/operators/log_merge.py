@@ -10,7 +10,7 @@ import anyio
 import msgspec
 
 from supervisor.edges.operators.log_follower import LogPiece
-from supervisor.edges.operators.shown_output import ShownStream
+from supervisor.edges.operators.shown_output import ShownOutput
 from supervisor.errors import ExhaustedError, HoldfastError, NoAnswerError, NotFoundError
 from supervisor.ports.reports import LogBytes
 
@@ -82,15 +82,14 @@ class _Node:
         self.is_noted = False
         self.ended_in: str | None = None  # the folder whose output was sent to its end
         self._cycle = -1
-        self._streams: dict[tuple[int, bool], ShownStream] = {}  # of that cycle, by rank and stream
+        self._shown = ShownOutput()  # of that cycle
         self._reading = anyio.CancelScope()
         self._until_s = math.inf
 
     def begin(self, output: NodeOutput) -> Pieces:
         """Returns what is to be read now: what was chosen, and once some of it was sent, all from the beginning."""
         self.is_read = True
-        for stream in self._streams.values():
-            stream.comes_again()
+        self._shown.comes_again()
         return output.pieces if output.whole is None or self._cycle < 0 else output.whole
 
     async def read(self, pieces: Pieces) -> Pieces:
@@ -117,12 +116,11 @@ class _Node:
         if piece.cycle < self._cycle:
             return None
         if piece.cycle > self._cycle:
-            self._cycle, self._streams = piece.cycle, {}
-        new = self._streams.setdefault((piece.rank, piece.is_stderr), ShownStream()).new(piece)
-        if not new:
-            return None
-        self.is_noted = False
-        return msgspec.structs.replace(piece, data=new, offset=piece.offset + len(piece.data) - len(new))
+            self._cycle, self._shown = piece.cycle, ShownOutput()
+        new = self._shown.new(piece)
+        if new is not None:
+            self.is_noted = False
+        return new
 
 
 class _Outlet:

@@ -1,4 +1,4 @@
-"""How are events given to a user's command and URL (redirects)? By a separate process that nothing waits for.
+"""How are events given to a user's command, or posted to a URL without redirects? By a process that nothing waits for.
 
 It runs as a file, with only the standard library. stdin: one line of settings, then a line of JSON for each event; its
 end is the job's end. The command and the URL each have a thread and a bounded queue, so a dead one never delays the

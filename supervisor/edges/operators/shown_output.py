@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from supervisor.edges.operators.log_follower import LogPiece
 
 FILES_OF_STREAM = 2  # the current one and an older part
@@ -57,3 +59,27 @@ class ShownStream:
             del self._known[piece.file]
             self._ends[piece.file] = end
         return max(0, min(known_end - piece.offset, len(piece.data)))
+
+
+class ShownOutput:
+    """How much of the output of all ranks was shown, by cycle, rank and stream."""
+
+    def __init__(self) -> None:
+        self._streams: dict[tuple[int, int, bool], ShownStream] = {}
+
+    @property
+    def cycles(self) -> set[int]:
+        """Returns the cycles of which something was shown."""
+        return {cycle for cycle, _, _ in self._streams}
+
+    def comes_again(self) -> None:
+        """Expects all from its beginning, as far as that is still there."""
+        for stream in self._streams.values():
+            stream.comes_again()
+
+    def new(self, piece: LogPiece) -> LogPiece | None:
+        """Returns the part of the piece that was not shown yet, and from now on is; None: there is none."""
+        data = self._streams.setdefault((piece.cycle, piece.rank, piece.is_stderr), ShownStream()).new(piece)
+        if not data:
+            return None
+        return msgspec.structs.replace(piece, data=data, offset=piece.offset + len(piece.data) - len(data))

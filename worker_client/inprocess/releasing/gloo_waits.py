@@ -79,7 +79,8 @@ def hang_up(listeners: Iterable[tuple[int, int]], pairs: int) -> frozenset[int]:
             address = None if own is None or not foreign_sockets.listens(own) else foreign_sockets.own_address(own)
         if address is not None:
             broken = [_break_pair(address, number, until_s) for number in range(min(pairs, PAIRS_MAX))]
-            reached.update({inode} if all(broken) else ())
+            if all(broken):
+                reached.add(inode)
     return frozenset(reached)
 
 

@@ -116,7 +116,7 @@ class SpawnerSuccession:
             self._end_replaced(replaced)
 
         # The next supervisor goes on with the newest texts that one of them has: no order may be part of them that has
-        # not left. What replaced ones keep shows that they had a cycle.
+        # not left. Replaced spawners keep the older texts, which show that they had a cycle.
         for link in sorted(self._living, key=lambda each: not collected.get(each)):
             if link in replaced:
                 continue

@@ -157,6 +157,16 @@ async def test_the_loss_of_the_prober_is_no_verdict_and_another_one_is_started(
     assert prober_pid() != first
 
 
+async def stopped_prober(probes: PathProbes, path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Stops the prober, and has a suspension of this process noticed within 0.1 s; returns the prober's pid."""
+    monkeypatch.setattr(pauses, "TURN_EVERY_S", 0.1)
+    monkeypatch.setattr(pauses, "PAUSED_S", 0.1)
+    assert await probes.look(Kind.ANY, str(path), timeout_s=LONG_S) == Answered()
+    prober = prober_pid()
+    os.kill(prober, signal.SIGSTOP)
+    return prober
+
+
 @pytest.mark.alone
 @pytest.mark.parametrize(
     ("stopped_s", "more_s"),
@@ -165,11 +175,7 @@ async def test_the_loss_of_the_prober_is_no_verdict_and_another_one_is_started(
 async def test_time_in_which_this_process_was_stopped_does_not_count(
     probes: PathProbes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped_s: float, more_s: float
 ) -> None:
-    monkeypatch.setattr(pauses, "TURN_EVERY_S", 0.1)
-    monkeypatch.setattr(pauses, "PAUSED_S", 0.1)
-    assert await probes.look(Kind.ANY, str(tmp_path), timeout_s=LONG_S) == Answered()
-    prober = prober_pid()
-    os.kill(prober, signal.SIGSTOP)
+    prober = await stopped_prober(probes, tmp_path, monkeypatch)
 
     async def stop() -> None:
         while not probes.under_way:
@@ -188,11 +194,7 @@ async def test_time_in_which_this_process_was_stopped_does_not_count(
 async def test_time_in_which_this_process_was_stopped_does_not_count_for_a_later_caller_either(
     probes: PathProbes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pauses, "TURN_EVERY_S", 0.1)
-    monkeypatch.setattr(pauses, "PAUSED_S", 0.1)
-    assert await probes.look(Kind.ANY, str(tmp_path), timeout_s=LONG_S) == Answered()
-    prober = prober_pid()
-    os.kill(prober, signal.SIGSTOP)
+    prober = await stopped_prober(probes, tmp_path, monkeypatch)
 
     async def ask() -> None:
         assert await probes.look(Kind.ANY, str(tmp_path), timeout_s=1.0) == Answered()
