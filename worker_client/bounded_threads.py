@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -37,6 +38,12 @@ class BoundedThread:
             return True
         self._thread.join(max(timeout_s, 0.0))
         return not self._thread.is_alive()
+
+    def end_later(self) -> None:
+        """Raises SystemExit in the call once the C function that it hangs in returns, before its next step."""
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(self._thread.ident or 0), ctypes.py_object(SystemExit)
+        )
 
     def _run_and_keep(self) -> None:
         try:

@@ -37,6 +37,7 @@ _CHECKPOINT_MODULES = (
 )
 # What torch.distributed's _world keeps of each group.
 _TABLES_OF_GROUPS = (
+    "comms",
     "pg_map",
     "pg_names",
     "pg_group_ranks",
@@ -103,7 +104,7 @@ class AbortTorchDistributed(Abort):
         join_all(aborts, ABORT_TIMEOUT_S)
         log.debug("ended %d connections of Gloo and of stores and aborted %d NCCL groups", ended, len(aborts))
         if is_initialized:
-            _run_bounded("destroy the process groups", distributed.destroy_process_group, DESTROY_TIMEOUT_S)
+            _destroy_groups(distributed)
         return state
 
     def release_again(self, state: FrozenState) -> None:
@@ -128,7 +129,7 @@ class AbortTorchDistributed(Abort):
         if distributed.is_initialized():
             self._kept.keep(_process_groups())
             self._release()
-            _run_bounded("destroy the process groups", distributed.destroy_process_group, DESTROY_TIMEOUT_S)
+            _destroy_groups(distributed)
         elif unfinished := _process_groups():
             self._kept.keep(unfinished)
             _clear_groups()
@@ -215,17 +216,32 @@ def _forget_unfinished_groups() -> None:
         getattr(distributed_c10d, "_world").group_count = 0  # noqa: B009
 
 
-def _clear_groups() -> None:
-    """Empties torch's tables of groups: one that never became the default group is in them, and is never destroyed.
+def _destroy_groups(distributed: Any) -> None:  # noqa: ANN401  # torch is not imported just for its type
+    """Lets torch destroy all groups, and does without if that takes too long.
 
-    The next `init_process_group` would find its name taken.
+    torch shuts the groups down first and then empties its tables. A call that comes to that late would forget the next
+    iteration's groups, which are in them by then.
+    """
+    thread = BoundedThread("destroy the process groups", distributed.destroy_process_group)
+    thread.start()
+    if not join_all([thread], DESTROY_TIMEOUT_S):
+        thread.end_later()
+        _clear_groups()
+
+
+def _clear_groups() -> None:
+    """Empties torch's tables of groups, and so leaves no default group.
+
+    A group that never became the default one is in them, and is never destroyed. The next `init_process_group` would
+    find its name taken.
     """
     with contextlib.suppress(ImportError, AttributeError):  # torch has no public way
         from torch.distributed import distributed_c10d
 
         world = getattr(distributed_c10d, "_world")  # noqa: B009
         for name in _TABLES_OF_GROUPS:
-            getattr(world, name).clear()
+            getattr(world, name, {}).clear()  # torch before 2.13 has no comms
+        getattr(distributed_c10d, "_update_default_pg")(None)  # noqa: B009
         getattr(distributed_c10d, "_unregister_all_process_groups")()  # noqa: B009
 
 
@@ -270,12 +286,6 @@ def _nccl_backend(group: Any) -> Any:  # noqa: ANN401  # torch's classes differ 
 def _nccl_abort(group: Any) -> Callable[[], None] | None:  # noqa: ANN401  # torch's classes differ between its versions
     backend = _nccl_backend(group)
     return None if backend is None else getattr(backend, "abort", None) or getattr(backend, "_shutdown", None)
-
-
-def _run_bounded(what: str, run: Callable[[], object], timeout_s: float) -> None:
-    thread = BoundedThread(what, run)
-    thread.start()
-    join_all([thread], timeout_s)
 
 
 def _run_logged(what: str, run: Callable[[], object]) -> None:

@@ -68,6 +68,7 @@ class Torch:
             self.c10d,
             ProcessGroupNCCL=(Backend, OldBackend),
             _world=world,
+            _update_default_pg=self._update_default_pg,
             _unregister_all_process_groups=lambda: self.calls.append("unregister"),
         )
         for name, module in {
@@ -96,6 +97,9 @@ class Torch:
             return STACKS if stacks else TRACE
 
         self._set(self.bindings, **{name: dump})
+
+    def _update_default_pg(self, group: Group | None) -> None:
+        self.is_initialized = group is not None
 
     def _set(self, module: ModuleType, **values: object) -> None:
         for name, value in values.items():

@@ -1,4 +1,4 @@
-"""Pending Gloo collectives end at once, and nothing else in the process does. Real ranks."""
+"""Pending Gloo collectives end at once, and nothing else in the process does, nor in the next iteration. Real ranks."""
 
 from __future__ import annotations
 
@@ -72,3 +72,46 @@ def test_both_ways_to_know_gloos_epoll_were_used(told: list[dict[str, Any]]):
     """In turn, Gloo's threads keep and lose their name; this torch must give them one for that to mean much."""
     named = [each["has_named_loops"] for each in told[0]["rounds"]]
     assert all(named) or not any(named)
+
+
+LATE = """
+import faulthandler, threading
+import torch, torch.distributed as dist
+from torch.distributed import distributed_c10d
+from worker_client.inprocess import abort
+from worker_client.inprocess.state import State
+
+faulthandler.dump_traceback_later(60, exit=True)
+abort.DESTROY_TIMEOUT_S = 0.1
+
+def init():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+class Stuck:  # as a group of NCCL whose peer is gone
+    may_end = threading.Lock()
+    shutdown = may_end.acquire
+
+before = threading.enumerate()
+own = abort.AbortTorchDistributed()
+Stuck.may_end.acquire()
+init()
+distributed_c10d._world.pg_names[Stuck()] = "zz"
+own(State(0, 1).freeze())
+abort.clear_after(own)
+late = [each for each in threading.enumerate() if each not in before and "destroy" in each.name]
+print(len(late), "is late")
+init()
+while any(each.is_alive() for each in late):
+    if Stuck.may_end.locked():
+        Stuck.may_end.release()
+print("now", dist.is_initialized(), len(distributed_c10d._world.pg_map))
+dist.all_reduce(torch.ones(1), group=dist.new_group([0]))
+dist.destroy_process_group()
+print("then", dist.is_initialized())
+"""
+
+
+def test_a_destroy_that_ends_late_leaves_the_next_iteration_its_groups():
+    done = subprocess.run([sys.executable, "-c", LATE], check=False, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == ["1 is late", "now True 1", "then False"], done.stderr
+    assert "Traceback" not in done.stderr
