@@ -91,7 +91,8 @@ def _pieces(found: FoundJob, choice: LogChoice, history: History, *, follow: boo
     if asked is None or (has_ended and os.path.isdir(found.report.log_dir)):
         return offline_logs.read(found.report, choice, on_note=output.say)
     if follow and found.is_live and not asked.is_private:
-        steady = SteadyClient(asked.client, found.report.job_id, say=output.say, is_own=found.is_own)
+        report = found.report
+        steady = SteadyClient(asked.client, report.job_id, say=output.say, is_own=found.is_own, last=report)
         return steady.logs(choice, on_note=output.say)
     if follow and found.is_own and asked.is_private:
         return _to_the_end(found.report, asked, choice, history)

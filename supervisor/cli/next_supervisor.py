@@ -2,17 +2,20 @@
 
 A node's supervisor that was killed leaves spawners, each with files in the socket directory. As long as one of them
 lives, systemd or an administrator is expected to start the next supervisor. Without one, the answer comes at once.
+A command with a /tmp of its own reaches that directory all the same, although it sees no claim.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from supervisor.edges.machine.folders import socket_dir
+
 if TYPE_CHECKING:
-    from supervisor.edges.workers.spawner.spawner_discovery import SpawnerFiles
+    from supervisor.edges.workers.spawner.spawner_discovery import SpawnerFiles, SpawnerIdentity
 
 RETURNS_WITHIN_S = 10.0
 
@@ -29,17 +32,31 @@ def wait_for_next(folder: Path, control_socket: Path, say: Callable[[str], None]
         return client.wait_until_ready(RETURNS_WITHIN_S)
 
 
+def may_have_left(directory: Path, job_id: str) -> bool:
+    """Returns whether this user's supervisor that is lost in `directory` may have left a spawner of the job.
+
+    A service for several users has a directory for each of them in its own.
+    """
+    of_users = (directory / socket_dir.USERS).glob(f"*/{socket_dir.OWN}")
+    found = (each for path in (directory, *of_users) for each in _spawners(path / socket_dir.SPAWNERS))
+    return any(each.job_id == job_id and each.may_be_alive for each in found)
+
+
 def _is_awaited(folder: Path) -> bool:
+    return any(each.is_alive for each in _spawners(folder))
+
+
+def _spawners(folder: Path) -> Iterator[SpawnerIdentity]:
+    """Yields the spawners that have files there, live and dead."""
     if not os.path.isdir(folder):
-        return False
+        return
     from supervisor.edges.workers.spawner import spawner_discovery  # Late: hardly any command needs it.
 
-    return any(_has_live_spawner(files) for files in spawner_discovery.find_files(folder))
+    yield from filter(None, map(_identity, spawner_discovery.find_files(folder)))
 
 
-def _has_live_spawner(files: SpawnerFiles) -> bool:
+def _identity(files: SpawnerFiles) -> SpawnerIdentity | None:
     try:
-        identity = files.identity()
+        return files.identity()
     except OSError:  # its record is damaged
-        identity = files.listener()
-    return identity is not None and identity.is_alive
+        return files.listener()

@@ -41,11 +41,13 @@ class SteadyClient:
         is_left: Callable[[str], bool] = is_live,
         is_own: bool = True,
         hides_claims: threading.Event | None = None,
+        last: JobReport | None = None,
     ) -> None:
         """`say` is called once each time that the supervisor is away, and once for a refusal that may pass.
 
         `is_own`: False for another user's job, whose claims are never visible here.
-        `hides_claims`: that of another client of this job, which watches it.
+        `hides_claims`: that of another client of this job, which watches it. `last`: what its supervisor said last of
+        it; None if it is watched first.
         """
         self._client = client
         self.job_id = job_id
@@ -59,6 +61,8 @@ class SteadyClient:
         self._refusal_told = ""
         self._refusals = 0  # in a row, while nothing of the job was seen to be left
         self._shown = ShownOutput()
+        if last is not None:
+            self._look(last)
 
     def watch(
         self,

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.cli.first_cycle import FirstCycle
+from supervisor.cli.next_supervisor import may_have_left
 from supervisor.cli.reconnecting_client import SteadyClient
 from supervisor.cli.run_failure_message import shows_errors, tell_failure
 from supervisor.cli.submission import Submission, UnknownStartError
@@ -26,6 +27,7 @@ from supervisor.core.stop_verdict import was_said
 from supervisor.core.terminal_sentences import terminal_sentence
 from supervisor.edges.machine.folders.socket_dir import CONTROL_SOCKET
 from supervisor.edges.machine.own_process import ignored_signals, standard_streams
+from supervisor.edges.machine.processes.job_claims import is_live
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.edges.operators.log_follower import LogChoice
 from supervisor.errors import HoldfastError, NoSupervisorError, NotFoundError
@@ -55,7 +57,13 @@ def run_on_node(request: RunRequest, directory: Path, held: Path) -> int:
         # The listener is another process: it is started before gRPC has threads, which a fork would disturb.
         listener = _listener(request, stack)
         client = stack.enter_context(ControlClient(directory / CONTROL_SOCKET, reached_by=held / CONTROL_SOCKET))
-        submission = Submission(client, spec, request.environment, say=tell)
+        submission = Submission(
+            client,
+            spec,
+            request.environment,
+            say=tell,
+            may_be_left=lambda job_id: is_live(job_id) or may_have_left(held, job_id),
+        )
         steady = SteadyClient(client, spec.job_id, say=tell)
         forwarding = threading.Thread(target=_forward, args=(steady, submission, forwarded, request), daemon=True)
         forwarding.start()  # before the submission, which a signal gives up

@@ -35,7 +35,8 @@ def execute(arguments: Namespace) -> int:
         reason = arguments.reason or f"holdfast stop by {who_asks()}"
         steady = None
         if job.supervisor is not None and not job.supervisor.is_private:  # One that is replaced comes back.
-            steady = SteadyClient(client, job.report.job_id, say=output.say, is_own=job.is_own)
+            report = job.report
+            steady = SteadyClient(client, report.job_id, say=output.say, is_own=job.is_own, last=report)
             steady.stop(reason=reason, signal=arguments.signal)
         else:
             client.stop(job.report.job_id, reason=reason, signal=arguments.signal)

@@ -18,7 +18,6 @@ from supervisor.cli.reconnecting_client import RETURNS_TO_JOB_WITHIN_S, RETURNS_
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.clock import Clock
-from supervisor.edges.machine.processes.job_claims import is_live
 from supervisor.edges.operators.control_client import CALL_TIMEOUT_S, ControlClient, DeadlineExceededError
 from supervisor.errors import AlreadyExistsError, HoldfastError, NoSupervisorError, NotFoundError
 from supervisor.ports.reports import JobReport, RecordedEvent
@@ -49,13 +48,14 @@ class Submission:
         environment: Mapping[str, str],
         *,
         say: Callable[[str], None],
-        is_left: Callable[[str], bool] = is_live,
+        may_be_left: Callable[[str], bool],
     ) -> None:
+        """`may_be_left`: returns whether processes of the job are left on this machine, as far as is visible here."""
         self._client = client
         self._spec = spec
         self._environment = environment
         self._say = say
-        self._is_left = is_left
+        self._may_be_left = may_be_left
         self._attempts = 0
         self._since_ns = Clock().unix_ns()
         self._stop_asked = threading.Event()
@@ -225,16 +225,16 @@ class Submission:
                 self._stop_asked.wait(LOOK_AGAIN_S)
 
     def _comes_back(self) -> bool:
-        """Returns whether the next supervisor answers. It is waited for longer while processes of the job are left.
+        """Returns whether the next supervisor answers. It is waited for longer while processes of the job may be left.
 
-        A stop ends the wait. Raises UnknownStartError if processes are left then.
+        A stop ends the wait. Raises UnknownStartError if processes may be left then.
         """
         waited_s = 0.0
         while not self._client.wait_until_ready(LOOK_FOR_NEXT_S):
             waited_s += LOOK_FOR_NEXT_S
-            is_left = self._is_left(self._spec.job_id)
-            if self._stop_asked.is_set() or waited_s >= (RETURNS_TO_JOB_WITHIN_S if is_left else RETURNS_WITHIN_S):
-                if is_left:
+            may_be_left = self._may_be_left(self._spec.job_id)
+            if self._stop_asked.is_set() or waited_s >= (RETURNS_TO_JOB_WITHIN_S if may_be_left else RETURNS_WITHIN_S):
+                if may_be_left:
                     raise self._unknown_start("has gone, and none came back")
                 return False
         return True

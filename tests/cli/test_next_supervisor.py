@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.next_supervisor import wait_for_next
+from supervisor.cli.next_supervisor import may_have_left, wait_for_next
+from supervisor.edges.machine.processes import process_table
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.edges.workers.spawner import spawner_discovery
 
@@ -57,3 +58,24 @@ def test_a_damaged_record_is_no_reason_to_wait_and_no_fault(tmp_path: Path, aske
     os.mkfifo(place.record_path)
     assert not wait_for_next(folder, control, list[str]().append)
     assert asked == []
+
+
+@pytest.mark.parametrize("place", ["", "users/7.someone/own"])
+def test_a_lost_supervisor_may_have_left_a_job_whose_spawner_is_not_certainly_gone(tmp_path: Path, place: str) -> None:
+    folder = tmp_path / place / "spawners"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    assert not may_have_left(tmp_path, "j")
+    files, listener = spawner_discovery.create_files(folder)
+    listener.close()
+    assert not may_have_left(tmp_path, "j")
+    files.note("j", os.getpid())
+    assert may_have_left(tmp_path, "j")
+    assert not may_have_left(tmp_path, "another")
+    record = '{"job_id":"j","boot":"%s","pid_namespace":%d,"pid":%d,"started_ticks":1}'
+    boot, own = process_table.boot_id(), os.stat("/proc/self/ns/pid").st_ino
+    files.record_path.write_text(record % (boot, own, os.getpid()))
+    assert not may_have_left(tmp_path, "j"), "another process has its pid"
+    files.record_path.write_text(record % (boot, own + 1, os.getpid()))
+    assert may_have_left(tmp_path, "j"), "nobody here sees whether it lives"
+    files.record_path.write_text(record % ("another", own + 1, os.getpid()))
+    assert not may_have_left(tmp_path, "j"), "the node has booted since"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Self, cast
 
 import anyio
 import pytest
 from anyio import from_thread, to_thread
 from msgspec.structs import replace
 
-from supervisor.cli import reconnecting_client
+from supervisor.cli import logs, reconnecting_client, stop
+from supervisor.cli.found_jobs import Answering, FoundJob
 from supervisor.cli.reconnecting_client import SteadyClient
 from supervisor.core.facts import JobState
 from supervisor.edges.operators import control_api, log_follower
@@ -245,6 +250,43 @@ def test_a_command_that_can_t_see_the_processes_of_a_job_waits_as_long_as_they_m
         hides_claims=following.hides_claims,
     )
     assert b"".join(piece.data for piece in beside.logs(LogChoice(), on_note=said.append)) == b"abcdef"
+
+
+class Supervisors:
+    """The supervisor that a command has found, with its job. A context manager."""
+
+    history = None
+
+    def __init__(self, client: object) -> None:
+        self._client = cast("ControlClient", client)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def find(self, name: str, **_: object) -> FoundJob:
+        return FoundJob(JobReport(name, JobState.RUNNING, 1), Answering(self._client, False, os.geteuid()))
+
+    def live_parts(self, job: FoundJob) -> list[FoundJob]:
+        return [job]
+
+
+@pytest.mark.parametrize("command", [logs, stop])
+def test_such_a_command_that_does_not_watch_the_job_knows_from_its_search_that_it_is_live(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes], command: ModuleType
+) -> None:
+    client = Away(30.0)
+
+    def supervisors(_: Namespace, *, waits: bool) -> Supervisors:
+        assert waits
+        return Supervisors(client)
+
+    monkeypatch.setattr(command, "Supervisors", supervisors)
+    chosen = Namespace(rank=0, cycle=None, tail=0, follow=True, output="text", reason="r", signal=15, wait=False)
+    assert command.execute(Namespace(job="no-claim-here", **vars(chosen))) == 0
+    shown = capfdbinary.readouterr().out
+    assert (client.stops, shown) == ((1, b"") if command is stop else (0, b"abcdef"))
 
 
 def test_such_a_command_gives_up_once_nothing_can_be_left_and_knows_how_long_it_has_waited() -> None:

@@ -79,14 +79,14 @@ class Client:
         yield from self.events
 
 
-def submission_to(client: Client, *, is_left: bool = False) -> tuple[Submission, list[str]]:
+def submission_to(client: Client, *, may_be_left: bool = False) -> tuple[Submission, list[str]]:
     said: list[str] = []
     submission = Submission(
         client,  # pyright: ignore[reportArgumentType]
         SPEC,
         {},
         say=said.append,
-        is_left=lambda _: is_left,
+        may_be_left=lambda _: may_be_left,
     )
     return submission, said
 
@@ -401,7 +401,7 @@ def test_nobody_is_told_to_start_a_job_elsewhere_that_the_spawner_of_a_lost_supe
     monkeypatch.setattr(submission, "RETURNS_TO_JOB_WITHIN_S", 3600.0 if is_interrupted else 0.05)
     client = Client(SILENT, comes_back=False)
     client.unanswered = [GONE]
-    job, _ = submission_to(client, is_left=True)
+    job, _ = submission_to(client, may_be_left=True)
     if is_interrupted:
         Signal(job, client)
     with pytest.raises(HoldfastError, match=r"cannot tell whether job j has started: .* has gone") as refused:

@@ -9,9 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.e2e.daemons import NodeDaemon
+from tests.e2e.launch import SCRIPTS
 
 ROOT = Path(__file__).parents[2]
 LINTER = Path(sys.executable).with_name("hadolint")
@@ -97,6 +99,46 @@ def test_a_rank_in_a_container_is_served(tmp_path: Path, flags: list[str], insid
         "restart_decided",
         "job_succeeded",
     ]
+
+
+# As with a /tmp of its own, which systemd's PrivateTmp and containers give: the claims of its user are hidden.
+HIDDEN_CLAIMS = 'mkdir -p "$CLAIMS" && mount -t tmpfs -o mode=0700 tmpfs "$CLAIMS" && exec "$@"'
+
+
+@pytest.mark.parametrize(
+    "namespaces",
+    [
+        pytest.param(["-m"], id="a /tmp of its own"),
+        pytest.param(["-Urmpf", "--mount-proc"], id="its own users and pids, too"),
+    ],
+)
+def test_a_command_that_sees_no_claim_learns_from_the_spawner_that_its_job_may_have_started(
+    tmp_path: Path, namespaces: list[str]
+):
+    """The supervisor is lost before it has answered the submission, and its spawner has the job."""
+    if why_not := _needs(*namespaces):
+        pytest.skip(why_not)
+    trace, claims = tmp_path / "trace", f"/tmp/holdfast-{os.geteuid()}"
+    with NodeDaemon(tmp_path / "node") as daemon:
+        daemon.kill()
+        daemon.dies = "unanswered worker_started"
+        daemon.start()
+        command = [
+            "unshare", *namespaces, "sh", "-c", HIDDEN_CLAIMS, "sh",
+            sys.executable, "-m", "supervisor", "run", "--socket-dir", str(daemon.socket_dir), "--job-id", "unseen",
+            str(SCRIPTS / "faulty.py"), "0:*/sleep",
+        ]  # fmt: skip
+        environment = {**os.environ, "CLAIMS": claims, "TRACE": str(trace)}
+        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, cwd=ROOT) as ran:
+            daemon.wait_for_death()
+            (process,) = psutil.Process(ran.pid).children() if "-Urmpf" in namespaces else [psutil.Process(ran.pid)]
+            process.terminate()  # Else it waits for a minute.
+            assert ran.stderr is not None
+            told = ran.stderr.read()
+        daemon.dies = ""
+        daemon.start()  # It takes the job over, and ends it at its own end.
+    assert ran.returncode == 93, told
+    assert "cannot tell whether job unseen has started: " in told
 
 
 FAULTY = """

@@ -6,6 +6,7 @@ $DIES is MOMENT KIND: in the turn that publishes an event of that kind, "decided
 "concluded": once the verdict of a job is on the disk, and before the job's end; KIND is ignored.
 A job's submission has moments of its own, without KIND: "unanswered", and, once the submitter has its answer and
 watches the job: "unstarted" before there is a spawner, "unrecorded" and "unkept" before that spawner keeps anything.
+With a KIND, "unanswered" is "kept", and the submitter gets no answer.
 """
 
 import os
@@ -15,6 +16,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
+import anyio
 from holdfast_wire import spawner_link as wire
 
 from supervisor.cli import main
@@ -52,7 +54,7 @@ def keep_and_end(
     is_due = f'"{KIND}"' in texts[EVENTS]
     if is_due and MOMENT == "decided":
         end()
-    keep(self, texts, orders, end if is_due and MOMENT == "kept" else on_kept)
+    keep(self, texts, orders, end if is_due and MOMENT in ("kept", "unanswered") else on_kept)
     if is_due:
         end()
 
@@ -91,9 +93,12 @@ def note_and_end(self: SpawnerFiles, job_id: str, pid: int) -> None:
 
 async def submit_or_end(self: JobService, spec: JobSpec, environment: Mapping[str, str]) -> str:
     watched.clear()  # the submitter may have asked for the job before
-    if MOMENT == "unanswered":
+    if MOMENT == "unanswered" and KIND == "-":
         os.kill(os.getpid(), signal.SIGKILL)
-    return await submit(self, spec, environment)
+    job_id = await submit(self, spec, environment)
+    if MOMENT == "unanswered":
+        await anyio.sleep_forever()
+    return job_id
 
 
 ControlService._find, JobService.submit = find_and_note, submit_or_end  # pyright: ignore[reportPrivateUsage]

@@ -77,6 +77,11 @@ class SpawnerIdentity(msgspec.Struct, frozen=True):
         found = process_table.look_up(self.pid)
         return found is not None and found.started_ticks == self.started_ticks and found.state not in "ZX"
 
+    @property
+    def may_be_alive(self) -> bool:
+        """Returns whether it lives, or is in another pid namespace of this boot, where that is not visible."""
+        return self.is_alive or (not self.is_of_here and self.boot == process_table.boot_id())
+
 
 class SpawnerFiles(msgspec.Struct, frozen=True):
     """The files of one spawner."""
