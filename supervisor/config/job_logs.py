@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from supervisor.config.run_folder import FOLDERS_MAX
 from supervisor.config.values import Kind, Shape, ValueProblem
 
 PATH_BYTES_MAX = 4095
@@ -104,6 +105,7 @@ def parse_log_path(text: str) -> str:
         raise ValueProblem("it is not valid UTF-8", "choose another path") from None
     if "\0" in text or size > PATH_BYTES_MAX - ADDED_BYTES_MAX or name > NAME_BYTES_MAX - ADDED_BYTES_MAX:
         raise ValueProblem("it is too long or has a NUL byte in it", "choose another path")
+    _check_depth(text)
     if not name:
         raise ValueProblem("it names a folder", "add the name of a file, such as train.log")
     return text
@@ -113,7 +115,13 @@ def parse_folder(text: str) -> str:
     """Reads the path of a folder; "" is none. Raises ValueProblem."""
     if "\0" in text or len(text.encode("utf-8", "surrogateescape")) > PATH_BYTES_MAX - NAME_BYTES_MAX:
         raise ValueProblem("it is too long or has a NUL byte in it", "choose another path")
+    _check_depth(text)
     return text
+
+
+def _check_depth(path: str) -> None:
+    if path.count("/") > FOLDERS_MAX:
+        raise ValueProblem(f"it is more than {FOLDERS_MAX} folders deep", "choose another path")
 
 
 LOG_PATH = Kind("PATH", "", Shape.TEXT, parse_log_path, str)

@@ -12,6 +12,7 @@ from supervisor.errors import InvalidRequestError
 
 NAME_BYTES_MAX = 255
 PATH_BYTES_MAX = 4095  # PATH_MAX, less its final zero
+FOLDERS_MAX = 500  # one in another: Python makes missing ones by recursion, whose limit is 1,000 calls
 BELOW_BYTES_MAX = 200  # JOB/run_…/cycle_…/rank_…/stdout.log and what may be appended to it
 RUN_PREFIX = "run_"
 
@@ -48,3 +49,5 @@ def check_log_dir(log_dir: str) -> None:
             f"cannot keep logs in {shown}: the path has {len(encoded)} bytes, "
             f"the limit is {PATH_BYTES_MAX - BELOW_BYTES_MAX}; {remedy}"
         )
+    if log_dir.count("/") > FOLDERS_MAX:
+        raise InvalidRequestError(f"cannot keep logs in {shown}: it is more than {FOLDERS_MAX} folders deep; {remedy}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from supervisor.config.job_logs import LOG_PATH, absolute, cycle_log_path, parse_folder, parse_log_path, rank_prefix
@@ -32,6 +34,14 @@ def test_the_numbers_of_ranks_are_aligned() -> None:
 def test_what_can_be_no_log(text: str) -> None:
     with pytest.raises(ValueProblem):
         parse_log_path(text)
+
+
+@pytest.mark.parametrize("parse", [parse_log_path, parse_folder])
+def test_what_is_nested_too_deeply_can_be_no_log(parse: Callable[[str], str]) -> None:
+    """A process that makes its folders would end."""
+    assert parse("/x" * 500)
+    with pytest.raises(ValueProblem, match="it is more than 500 folders deep"):
+        parse("/x" * 501)
 
 
 def test_nothing_is_not_wanted() -> None:

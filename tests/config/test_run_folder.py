@@ -24,6 +24,7 @@ def test_a_folder_that_a_file_system_can_hold_is_taken(log_dir: str) -> None:
         ("/logs/" + "x" * 300, "a name in it has 300 bytes, the limit is 255"),
         ("/ü" * 2000, "the path has 6000 bytes"),
         ("/a\0b", "a NUL byte"),
+        ("/a" * 1900, "it is more than 500 folders deep; choose another --log-dir"),
     ],
 )
 def test_any_other_is_refused_with_the_remedy(log_dir: str, why: str) -> None:
