@@ -31,6 +31,7 @@ from supervisor.edges.workers.page_hand_over import ReturnedPage, note_from
 from supervisor.ports.pauses import pause
 
 SUCCESSION = "succession"  # the text that says which spawner of a job has which cycle
+SUCCESSOR = "successor"  # the text with the pid of the spawner that replaces this one: SUCCESSION may be older
 ASK_AGAIN_S = 0.02
 ASK_AGAIN_MAX_S = 0.5
 RECEIVE_BYTES = 256 * 1024

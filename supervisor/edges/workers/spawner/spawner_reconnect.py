@@ -21,7 +21,7 @@ from supervisor.edges.machine.own_process.threads import in_thread_or_here
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.unresponsive_process import whereabouts
 from supervisor.edges.workers.spawner import spawner_discovery
-from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles, SpawnerIdentity
+from supervisor.edges.workers.spawner.spawner_discovery import SUCCESSOR, FoundSpawner, SpawnerFiles, SpawnerIdentity
 from supervisor.ports.pauses import pause
 
 SILENT_S = 1.0  # after that, a spawner that answers nothing is reported; a stopped one at once
@@ -86,13 +86,14 @@ class SpawnerReconnect:
     async def _end_unneeded(self) -> None:
         """Ends those that have not answered, if others have, and know that they have nothing of the job.
 
-        Each saves what it keeps with its first order, if it can. What a replaced one keeps does not name the next one,
-        which needs time to answer; so files of those that have ended prove nothing.
+        Each saves what it keeps after its first order, if it can; it may have workers before that. What a replaced one
+        keeps names only its own successor, so that proves nothing of later ones. Nor do files of those that have ended.
         """
         kept_paths = [files.keep_path for files in self._missing]
         if await in_thread_or_here(lambda: any(path.exists() for path in kept_paths)):
             return
-        stood = [*filter(None, (spawner_discovery.succession(each.texts) for each in self._found))]
+        others = [each.texts for each in self._found if SUCCESSOR not in each.texts]
+        stood = [*filter(None, map(spawner_discovery.succession, others))]
         named = {pid for each in stood for pid in (each.current, *each.owners.values())}
         missing = list(self._missing.values())  # by now
         if self.unneeded or not missing or not stood or any(identity.pid in named for identity in missing):

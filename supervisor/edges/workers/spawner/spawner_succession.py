@@ -19,6 +19,7 @@ from holdfast_wire import spawner_link as wire
 
 from supervisor.edges.workers.spawner.spawner_discovery import (
     SUCCESSION,
+    SUCCESSOR,
     FoundSpawner,
     SpawnerFiles,
     Succession,
@@ -160,6 +161,8 @@ class SpawnerSuccession:
             link.send(message)
 
     def kill(self, reason: str) -> None:
+        for successor in list(self._successors):
+            self._dismiss(successor)
         for link in list(self._living):
             link.kill(reason)
 
@@ -201,8 +204,8 @@ class SpawnerSuccession:
             if _is_needed(each, stood):
                 links[each.pid] = link_to(each, Hearing(self._heard, reasons.append))
             elif (own := succession(each.texts)) is not None and _is_needed(each, own):
-                # It was replaced, and the previous supervisor ended before it could end it. What it reports is known.
-                links[each.pid] = link_to(each, Hearing(_nothing, reasons.append))
+                # It was replaced, and the previous supervisor ended before it could end it.
+                links[each.pid] = link_to(each, Hearing(self._heard_replaced, reasons.append))
                 self._replaced.append(links[each.pid])
             else:
                 successor.ready = each.welcome.ready
@@ -265,6 +268,8 @@ class SpawnerSuccession:
         assert successor.link is not None
         assert successor.ready is not None
         before = self._current
+        if self._turns:  # before the successor gets an order: it has workers before it can answer, or save anything
+            before.keep_between({SUCCESSOR: str(successor.link.pid)}, ())
         self._current, self._is_bare = successor.link, False
         self._successors.remove(successor)
         self._on_message(successor.ready)
@@ -326,6 +331,11 @@ class SpawnerSuccession:
                     self._end_if_done(owner)
             case _:
                 self._on_message(message)
+
+    def _heard_replaced(self, message: wire.FromSpawner) -> None:
+        """Passes on what becomes of output: that may come late. All else is known from before the return."""
+        if isinstance(message, wire.CycleLogClosed | wire.OutputDropped):
+            self._on_message(message)
 
     # --- successors ------------------------------------------------------------------------------------------------
 
@@ -399,14 +409,14 @@ class SpawnerSuccession:
         self._complete.discard(link)
         self._replaced = [each for each in self._replaced if each is not link]
         for successor in [each for each in self._successors if each.link is link]:
+            if reasons and successor.ready is None:
+                self._tell_unable(successor, f"{reasons[0]} while it loaded")
             self._forget(successor)
         if not reasons:
             return
         if relied and not self._lost:
             self._lost += reasons
             self._held.clear()
-            for successor in list(self._successors):
-                self._dismiss(successor)
             self.kill("the other spawner of its job was lost")  # workers of other spawners belong to a lost job
         stuck_pids = await link.emptied(timeout_s=EMPTIED_TIMEOUT_S)
         if stuck_pids and relied:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from holdfast_wire import spawner_link as link
 
-from supervisor.edges.workers.spawner.spawner_discovery import SUCCESSION, Succession, succession
+from supervisor.edges.workers.spawner.spawner_discovery import SUCCESSION, SUCCESSOR, Succession, succession
 from supervisor.edges.workers.spawner.spawner_link import SpawnerLink
 from supervisor.edges.workers.spawner.spawner_succession import Hearing, SpawnerSuccession
 from supervisor.errors import HoldfastError
@@ -31,7 +31,9 @@ class KeptJob:
         self.sent: list[tuple[int, Succession | None, tuple[link.Order, ...]]] = []  # pid, which spawners it keeps
         self.lessons: list[link.Learned | None] = []
         self.is_full = False  # the node: no process can be started
-        self.succession = SpawnerSuccession(self.start, lambda _: None, lambda _: None)
+        self.replaced: list[tuple[int, str]] = []  # pid, the one that it keeps as its successor
+        self.heard: list[link.FromSpawner] = []
+        self.succession = SpawnerSuccession(self.start, self.heard.append, lambda _: None)
 
     async def start(self, learned: link.Learned | None, hearing: Hearing) -> SpawnerLink:
         self.lessons.append(learned)
@@ -99,6 +101,8 @@ class KeepingLink(SetLink):
         self.keep_between(texts, orders)
 
     def keep_between(self, texts: Mapping[str, str], orders: tuple[link.Order, ...]) -> None:
+        if SUCCESSOR in texts:
+            self.job.replaced.append((self.pid, texts[SUCCESSOR]))
         self.job.sent.append((self.pid, succession(texts), orders))
 
 
@@ -119,17 +123,19 @@ async def test_a_replaced_one_ends_only_once_the_next_one_keeps_that_it_is_not_n
             job.keep()
         job.sent.clear()
         job.keep(link.PrepareStore(1, "h"))
+        assert job.replaced == [(10, "11")]
+        assert [pid for pid, _, _ in job.sent][:2] == [10, 11], "it keeps which one that is before that has an order"
         if not is_emptied_first:
             job.has_left(11)
             job.empties(10, 0)
-            assert [pid for pid, _, _ in job.sent] == [11, 10]
-            job.sent.clear()
+            assert [pid for pid, _, _ in job.sent][2:] == [10]
             job.keep()
-        ((pid, stood, _),) = job.sent
+        (pid, stood, _) = job.sent[-1]
         assert stood is not None
         assert (pid, stood.current, stood.owners) == (11, 11, {1: 11})
+        job.sent.clear()
         job.has_left(11)
-        assert job.sent[1:] == [(10, None, (link.End(),))]
+        assert job.sent == [(10, None, (link.End(),))]
 
 
 async def test_held_orders_leave_before_others_keep_that_they_have_left() -> None:
@@ -145,7 +151,8 @@ async def test_held_orders_leave_before_others_keep_that_they_have_left() -> Non
         job.sent.clear()
         job.links[11].hearing.on_message(READY)
         await settled()
-        (first, stood, orders), (second, _, others) = job.sent
+        assert job.replaced == [(10, "11")]
+        _, (first, stood, orders), (second, _, others) = job.sent
         assert (first, second, orders, others) == (11, 10, (held,), ())
         assert stood is not None
         assert (stood.owners, stood.turns) == ({0: 10, 1: 11}, before + 1)
@@ -163,6 +170,15 @@ async def test_one_that_was_replaced_ends_after_a_return_and_is_no_successor() -
         assert job.sent[1:] == [(11, None, (link.End(),))]
 
 
+async def test_what_one_that_was_replaced_says_of_its_output_after_a_return_is_told() -> None:
+    job, closed = KeptJob(), link.CycleLogClosed(0, "/logs/cycle_0.log", 9, 1, 0, "")
+    job.take_back(texts(10, {1: 10}, 8), texts(10, {0: 11, 1: 10}, 7))
+    async with job.running():
+        job.empties(11, 0)  # the supervisor before has heard that
+        job.links[11].hearing.on_message(closed)
+        assert job.heard == [closed]
+
+
 @pytest.mark.parametrize("has_successor", [False, True])
 async def test_a_successor_that_was_lost_while_it_loaded_is_started_again(has_successor: bool) -> None:
     job = KeptJob()
@@ -173,7 +189,7 @@ async def test_a_successor_that_was_lost_while_it_loaded_is_started_again(has_su
         assert job.lessons == ([] if has_successor else [LEARNED])
 
 
-@pytest.mark.parametrize("fails", ["its start", "its load"])
+@pytest.mark.parametrize("fails", ["its start", "its load", "its process"])
 async def test_what_could_not_be_loaded_is_not_loaded_again_after_a_return(fails: str) -> None:
     """Else the next cycle would wait for that."""
     job, returned = KeptJob(), KeptJob()
@@ -183,6 +199,11 @@ async def test_what_could_not_be_loaded_is_not_loaded_again_after_a_return(fails
         await settled()
         if fails == "its load":
             job.links[11].hearing.on_message(READY._replace(preloaded=()))
+        if fails == "its process":
+            job.links[11].kill("the spawner (pid 11) exited with code 1")
+            await settled()
+            why = "nothing is loaded ahead: the spawner (pid 11) exited with code 1 while it loaded"
+            assert job.heard[1:] == [link.Learned((), (), why)]
         assert job.lessons == [None, LEARNED]
         job.keep(link.PrepareStore(0, "h"))
     (kept,) = [stood for _, stood, _ in job.sent if stood is not None]
@@ -195,3 +216,4 @@ async def test_what_could_not_be_loaded_is_not_loaded_again_after_a_return(fails
         returned.keep()
         assert returned.lessons == [LEARNED]
         assert [stood.is_unable for _, stood, _ in returned.sent if stood is not None][-1] is False
+    assert returned.heard == [LEARNED], "a load that ends with its job has not failed"

@@ -23,6 +23,7 @@ from supervisor.core.process_facts import SilentSpawner
 from supervisor.edges.workers.spawner import spawner_discovery, spawner_reconnect
 from supervisor.edges.workers.spawner.spawner_discovery import (
     SUCCESSION,
+    SUCCESSOR,
     FoundSpawner,
     SpawnerFiles,
     SpawnerIdentity,
@@ -42,9 +43,12 @@ PROGRAM = (
 
 
 class Spawner:
-    """A process at its place. `next_pid`: it keeps that this process gets the next cycle; 0: itself; None: nothing."""
+    """A process at its place. `next_pid`: it keeps that this process gets the next cycle; 0: itself; None: nothing.
 
-    def __init__(self, folder: Path, *, is_mute: bool = False, next_pid: int | None = None) -> None:
+    `successor`: the pid of the one by which it was replaced.
+    """
+
+    def __init__(self, folder: Path, *, is_mute: bool = False, next_pid: int | None = None, successor: int = 0) -> None:
         self.place, listener = spawner_discovery.create_files(folder)
         with listener:
             listener.setblocking(True)
@@ -59,6 +63,8 @@ class Spawner:
         assert identity is not None
         self.identity: SpawnerIdentity = identity
         texts = {} if next_pid is None else kept_by(self.process.pid, next_pid or self.process.pid)
+        if successor:
+            texts[SUCCESSOR] = str(successor)
         ready = wire.Ready(1, 1, "3.11", "fork", "", (), "")
         welcome = wire.WelcomeBack(self.process.pid, "j", ready, len(texts), 0)
         messages = [welcome, *map(wire.Kept, texts, texts.values())]
@@ -253,7 +259,7 @@ async def test_one_that_has_nothing_of_the_job_is_killed_and_not_waited_for(tmp_
 async def test_one_that_has_replaced_another_is_found_though_it_could_save_nothing(
     tmp_path: Path, has_ended: bool
 ) -> None:
-    """What the other one keeps does not say that it was replaced."""
+    """As before the other one got the text that says so."""
     replaced = Spawner(tmp_path / "spawners", next_pid=0)
     spawner, found = Spawner(tmp_path / "spawners", is_mute=True, next_pid=0), list[FoundSpawner]()
     try:
@@ -275,7 +281,14 @@ async def test_one_that_has_replaced_another_is_found_though_it_could_save_nothi
 
 
 @pytest.mark.parametrize(
-    "why", ["it keeps something", "it gets the next cycle", "nothing is kept of the job", "no other answers"]
+    "why",
+    [
+        "it keeps something",
+        "it gets the next cycle",
+        "the other one was replaced",
+        "nothing is kept of the job",
+        "no other answers",
+    ],
 )
 async def test_one_that_may_have_the_job_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
@@ -283,8 +296,10 @@ async def test_one_that_may_have_the_job_is_waited_for(
     monkeypatch.setattr(spawner_reconnect, "SILENT_S", 0.3)
     monkeypatch.setattr(spawner_reconnect, "GOES_ON_S", 0.05)
     with loading(tmp_path / "spawners") as (place, identity, process):
-        next_pid = {"it keeps something": 0, "no other answers": 0, "it gets the next cycle": process.pid}.get(why)
-        spawner, found = Spawner(tmp_path / "spawners", next_pid=next_pid), list[FoundSpawner]()
+        next_pid = {"nothing is kept of the job": None, "it gets the next cycle": process.pid}.get(why, 0)
+        successor = 1 if why == "the other one was replaced" else 0  # an earlier one, which has ended
+        spawner = Spawner(tmp_path / "spawners", next_pid=next_pid, successor=successor)
+        found: list[FoundSpawner] = []
         if why == "it keeps something":
             place.keep_path.write_text("{}")
         if why == "no other answers":
