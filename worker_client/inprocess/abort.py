@@ -14,7 +14,7 @@ from worker_client.guarded_log import GuardedLog
 from worker_client.inprocess.compose import flattened
 from worker_client.inprocess.releasing import flight_recorder
 from worker_client.inprocess.releasing.gloo_groups import KeptGroups
-from worker_client.inprocess.releasing.gloo_waits import gloo_listeners, hang_up, shut_down_gloo_connections
+from worker_client.inprocess.releasing.gloo_waits import HangUps, gloo_listeners, shut_down_gloo_connections
 from worker_client.inprocess.releasing.missing_store_server import StandIns
 from worker_client.inprocess.releasing.store_waits import expected, shut_down_store_connections
 
@@ -73,7 +73,7 @@ class AbortTorchDistributed(Abort):
     """
 
     _has_run = False  # A derived class may abort in its own way.
-    _hung_up: frozenset[int] = frozenset()  # inodes of Gloo's listeners reached in this iteration
+    _hang_ups: HangUps  # of this iteration
     _kept: KeptGroups | None = None  # of this iteration; until the main thread is out of the function
     _stand_ins: StandIns | None = None  # likewise
     _releases = 0  # of this iteration, after the first
@@ -86,7 +86,7 @@ class AbortTorchDistributed(Abort):
         # A script that never imported torch.distributed has nothing to abort and should not pay for the import.
         if distributed is None:
             return state
-        self._has_run, self._hung_up, self._kept = True, frozenset(), self._kept or KeptGroups()
+        self._has_run, self._hang_ups, self._kept = True, HangUps(), self._kept or KeptGroups()
         self._releases = 0
         is_initialized = distributed.is_initialized()
         groups = _process_groups() if is_initialized else []
@@ -111,8 +111,7 @@ class AbortTorchDistributed(Abort):
         """Ends what the main thread, still in the function, may now be waiting for. Returns quickly."""
         if self._has_run:
             self._release()
-            pending = [(descriptor, inode) for descriptor, inode in gloo_listeners() if inode not in self._hung_up]
-            self._hung_up |= hang_up(pending, (state.active_world_size or state.world_size) + 1)
+            self._hang_ups.hang_up(gloo_listeners(), (state.active_world_size or state.world_size) + 1)
             self._releases += 1
             if self._releases >= RELEASES_BEFORE_STAND_IN:
                 self._stand_ins = self._stand_ins or StandIns()

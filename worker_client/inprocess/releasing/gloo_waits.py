@@ -66,22 +66,31 @@ def gloo_listeners() -> list[tuple[int, int]]:
     return [(entry.descriptor, entry.inode) for entry in watched if _is_listener(entry)]
 
 
-def hang_up(listeners: Iterable[tuple[int, int]], pairs: int) -> frozenset[int]:
-    """Breaks the first `pairs` pairs of each listener (descriptor, inode) that are still awaited.
+class HangUps:
+    """Breaks the pairs that Gloo's listeners still await, over several calls if one has too little time."""
 
-    Returns the inodes of the listeners that took all numbers; the others may be tried again. Blocks for HANG_UP_S at
-    most. Never raises.
-    """
-    reached: set[int] = set()
-    until_s = monotonic() + HANG_UP_S
-    for descriptor, inode in listeners:
-        with foreign_sockets.borrowed(descriptor, inode) as own:
-            address = None if own is None or not foreign_sockets.listens(own) else foreign_sockets.own_address(own)
-        if address is not None:
-            broken = [_break_pair(address, number, until_s) for number in range(min(pairs, PAIRS_MAX))]
-            if all(broken):
-                reached.add(inode)
-    return frozenset(reached)
+    def __init__(self) -> None:
+        self._next: dict[int, int] = {}  # by inode: the next number; the listener that was tried last is the last
+
+    def hang_up(self, listeners: Iterable[tuple[int, int]], pairs: int) -> None:
+        """Goes on with the first `pairs` pairs of each listener (descriptor, inode), once each. Never raises.
+
+        Blocks for HANG_UP_S at most. One that does not take a number has to wait for the next call, which begins with
+        those that had no turn yet, or whose turn is longest ago.
+        """
+        until_s = monotonic() + HANG_UP_S
+        tried = {inode: at for at, inode in enumerate(self._next)}
+        for descriptor, inode in sorted(listeners, key=lambda each: tried.get(each[1], -1)):
+            if monotonic() >= until_s:
+                return
+            number = self._next.pop(inode, 0)
+            if number < min(pairs, PAIRS_MAX):
+                with foreign_sockets.borrowed(descriptor, inode) as own:
+                    listens = own is not None and foreign_sockets.listens(own)
+                    address = foreign_sockets.own_address(own) if own is not None and listens else None
+                while number < min(pairs, PAIRS_MAX) and address and _break_pair(address, number, until_s):
+                    number += 1
+            self._next[inode] = number
 
 
 def _break_pair(address: tuple[str, int], number: int, until_s: float) -> bool:
