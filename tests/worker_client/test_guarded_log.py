@@ -1,13 +1,15 @@
-"""Does a filter of the script that raises reach the client?"""
+"""Does a filter of the script that raises, or a handler that hangs, reach the client?"""
 
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.worker_client.inprocess.ranks import ran
+from worker_client import guarded_log
 from worker_client.guarded_log import GuardedLog
 
 
@@ -32,5 +34,46 @@ def test_a_line_is_lost_and_nothing_else(caplog: pytest.LogCaptureFixture):
 
 def test_all_ranks_restart_whatever_the_script_s_filter_raises(tmp_path: Path):
     job = ran(tmp_path, "a_filter_raises", 2)
+    for rank in (0, 1):
+        assert job.told(rank, "fn", "returned") == ["fn", "fn", "returned"]
+
+
+def test_a_line_says_where_it_was_logged_and_in_which_thread_with_its_error(caplog: pytest.LogCaptureFixture):
+    try:
+        raise ValueError("by intention")
+    except ValueError:
+        GuardedLog("holdfast.test").exception("a word")
+    (record,) = caplog.records
+    here = Path(__file__).name, threading.current_thread().name
+    assert (record.filename, record.threadName, record.funcName) == (*here, record.funcName)
+    assert record.funcName.startswith("test_a_line_says")
+    assert "ValueError: by intention" in caplog.text
+
+
+def test_a_handler_that_hangs_is_waited_for_only_briefly(monkeypatch: pytest.MonkeyPatch):
+    class Hanging(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            may_end.wait()
+            written.append(record.getMessage())
+
+    monkeypatch.setattr(guarded_log, "LINE_TIMEOUT_S", 0.05)
+    may_end, written, log = threading.Event(), list[str](), GuardedLog("holdfast.test")
+    log.logger.addHandler(hanging := Hanging())
+    try:
+        for number in range(3):
+            log.warning("line %d", number)
+        assert written == []
+    finally:
+        may_end.set()
+        for thread in threading.enumerate():
+            if thread.name == "holdfast-log":
+                thread.join()
+        log.logger.removeHandler(hanging)
+    assert sorted(written) == ["line 0", "line 1", "line 2"]
+
+
+def test_all_ranks_restart_though_no_line_can_be_written(tmp_path: Path):
+    """Both the rank that fails and the one that hangs have a line to write before they can go on."""
+    job = ran(tmp_path, "a_handler_hangs", 2)
     for rank in (0, 1):
         assert job.told(rank, "fn", "returned") == ["fn", "fn", "returned"]

@@ -19,6 +19,7 @@ from tests.worker_client.inprocess.scenario import (
     RANK,
     WORLD_SIZE,
     NotedAbort,
+    NotedInitialize,
     note,
     noting,
     scenario,
@@ -83,6 +84,20 @@ def a_filter_raises() -> None:
     logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
     logging.getLogger().handlers[0].addFilter(Rank())
     _train(inprocess.Wrapper(), lambda: time.sleep(FOR_EVER_S))
+
+
+@scenario
+def a_handler_hangs() -> None:
+    """From the first iteration to the end of the call, the disk of the script's log hangs; rank 0 hangs in Python."""
+
+    class Log(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            answers.wait()
+
+    answers = threading.Event()
+    initialize = NotedInitialize("initialize", lambda state: logging.basicConfig(level=logging.INFO, handlers=[Log()]))
+    _train(inprocess.Wrapper(initialize=initialize), lambda: time.sleep(FOR_EVER_S))
+    answers.set()
 
 
 @scenario
