@@ -410,7 +410,7 @@ class SpawnerSuccession:
         self._replaced = [each for each in self._replaced if each is not link]
         for successor in [each for each in self._successors if each.link is link]:
             if reasons and successor.ready is None:
-                self._tell_unable(successor, f"{reasons[0]} while it loaded")
+                self._tell_unable(successor, f"what loads it was lost: {reasons[0]}")
             self._forget(successor)
         if not reasons:
             return

@@ -202,7 +202,7 @@ async def test_what_could_not_be_loaded_is_not_loaded_again_after_a_return(fails
         if fails == "its process":
             job.links[11].kill("the spawner (pid 11) exited with code 1")
             await settled()
-            why = "nothing is loaded ahead: the spawner (pid 11) exited with code 1 while it loaded"
+            why = "nothing is loaded ahead: what loads it was lost: the spawner (pid 11) exited with code 1"
             assert job.heard[1:] == [link.Learned((), (), why)]
         assert job.lessons == [None, LEARNED]
         job.keep(link.PrepareStore(0, "h"))

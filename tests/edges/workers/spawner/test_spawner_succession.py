@@ -294,6 +294,18 @@ async def test_one_that_cannot_be_forked_from_is_refused_with_its_reason(spec: J
     assert job.reason == "the spawner ended because it was asked to"
 
 
+async def test_one_whose_process_ends_while_it_loads_is_told(spec: JobSpec) -> None:
+    in_the_spawner(spec, "os._exit(3)")
+    async with kept(spec) as job:
+        await job.start(0)
+        lost = await job.hears(link.Learned, lambda learned: not learned.steps)
+        assert lost.reason.startswith("nothing is loaded ahead: what loads it was lost: the spawner (pid ")
+        assert ") exited with code 3" in lost.reason
+        await job.start(1)
+        job.spawner.send(link.End())
+    assert job.reason == "the spawner ended because it was asked to"
+
+
 @pytest.mark.parametrize("killed", ["first", "successor"])
 async def test_the_loss_of_either_ends_all_workers_while_both_have_some(spec: JobSpec, killed: str) -> None:
     async with kept(spec) as job:
