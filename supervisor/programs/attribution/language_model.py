@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -92,10 +93,22 @@ class LanguageModel:
             text = str(document["choices"][0]["message"]["content"])
         except (KeyError, IndexError, TypeError):
             raise ValueError("its answer has no choices[0].message.content") from None
-        begin, end = text.find("{"), text.rfind("}")
-        if begin < 0 or end < begin:
-            raise ValueError("its answer holds no JSON object")
-        return msgspec.json.decode(text[begin : end + 1].encode(), type=_Told)
+        return _told_in(text)
+
+
+def _told_in(text: str) -> _Told:
+    """Returns the last object in the answer, which may begin with thoughts. Raises ValueError or MsgspecError."""
+    decoder, last, begin = json.JSONDecoder(), None, text.find("{")
+    while begin >= 0:
+        end = begin + 1
+        with suppress(ValueError):  # It is a brace of the thoughts.
+            found, after = decoder.raw_decode(text, begin)
+            if "action" in found:
+                last, end = found, after
+        begin = text.find("{", end)
+    if last is None:
+        raise ValueError('its answer holds no JSON object with an "action"')
+    return msgspec.convert(last, _Told)
 
 
 def _nothing(_: _Told) -> None:

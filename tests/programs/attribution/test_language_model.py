@@ -33,6 +33,28 @@ async def test_what_the_model_says_replaces_reason_and_advice():
         assert server.headers[0]["Authorization"] == "Bearer secret"
 
 
+THOUGHTS = (
+    '<think>rank 3 reports {"loss": NaN} in {step 7: {...}}; {"action": "STOP", "reason": "?"}? No: {"a": {"b": 1}}'
+    "</think>\n"
+)
+
+
+@pytest.mark.parametrize("rest", ["", "\n```\nI hope that {this} helps, see {}."])
+async def test_the_last_object_counts_whatever_braces_are_in_the_thoughts(rest: str):
+    with played() as server:
+        server.answers = [says(THOUGHTS + '{"action": "RESTART", "reason": "a bad {shard}", "culprits": [3]}' + rest)]
+        judgement, source = await LanguageModel(ModelSettings(server.url, "m", "k"))(RULES, "")
+    assert (judgement.advice, judgement.reason, judgement.culprits) == (Advice.RESTART, "a bad {shard}", (3,))
+    assert source == SOURCE
+
+
+async def test_an_answer_full_of_open_braces_is_refused_soon(caplog: pytest.LogCaptureFixture):
+    with played() as server:
+        server.answers = [says('{"a":' * 50_000)]
+        assert await LanguageModel(ModelSettings(server.url, "m", "k"))(RULES, "") == (RULES, "rules")
+    assert "no usable answer" in caplog.text
+
+
 @pytest.mark.parametrize(
     "answer", [b"", b"[]", b'{"choices": []}', says("no JSON here"), says('{"action": "PANIC", "reason": "x"}')]
 )
