@@ -97,17 +97,16 @@ def _nowhere() -> Context:
 def _tracer(url: str) -> Tracer:
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ModuleNotFoundError as error:
         raise _lacking(url, error.name) from error
     import socket
 
-    resource = Resource.create(
-        {"service.name": "holdfast", "service.version": __version__, "host.name": socket.gethostname()}
-    )
-    provider = TracerProvider(resource=resource)
+    defaults = {"service.name": "holdfast", "service.version": __version__, "host.name": socket.gethostname()}
+    # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, which create() takes for weaker than our defaults.
+    provider = TracerProvider(resource=Resource.create(defaults).merge(OTELResourceDetector().detect()))
     exporter = OTLPSpanExporter(endpoint=f"{url.rstrip('/')}/v1/traces", timeout=SEND_TIMEOUT_S)
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=DELAY_MAX_MS))
     return provider.get_tracer("holdfast", __version__)

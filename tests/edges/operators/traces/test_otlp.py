@@ -73,7 +73,24 @@ def test_without_the_extra_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch):
     assert f"{sys.executable} -m pip install '.[otel]'" in str(caught.value)
 
 
-def test_a_daemon_sends_its_recoveries_to_a_collector(tmp_path: Path):
+def test_a_service_without_a_name_of_its_own_is_holdfast(monkeypatch: pytest.MonkeyPatch):
+    from opentelemetry.sdk.trace import TracerProvider
+
+    for name in ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"):
+        monkeypatch.delenv(name, raising=False)
+    made: list[object] = []
+
+    def add_span_processor(provider: TracerProvider, _: object) -> None:
+        made.append(provider.resource.attributes["service.name"])
+
+    monkeypatch.setattr(TracerProvider, "add_span_processor", add_span_processor)
+    otlp.handlers("http://127.0.0.1:9")
+    assert made == ["holdfast"]
+
+
+def test_a_daemon_sends_its_recoveries_to_a_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "holdfast-berlin")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=prod,host.name=n1")
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     arrived: Queue[ExportTraceServiceRequest] = Queue()
@@ -110,7 +127,8 @@ def test_a_daemon_sends_its_recoveries_to_a_collector(tmp_path: Path):
             thread.join()
     (resource,) = request.resource_spans
     told = {each.key: each.value.string_value for each in resource.resource.attributes}
-    assert told["service.name"] == "holdfast"
+    assert (told["service.name"], told["host.name"]) == ("holdfast-berlin", "n1")
+    assert told["deployment.environment.name"] == "prod"
     spans = {span.name: span for scope in resource.scope_spans for span in scope.spans}
     assert {"recovery", "stop", "start"} <= set(spans)
     attributes = {each.key: each.value.string_value for each in spans["recovery"].attributes}
