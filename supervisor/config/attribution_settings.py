@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import msgspec
 from holdfast_wire import regular_file
 
 from supervisor.config import values
-from supervisor.config.job_logs import DEFAULT_SUFFIX
+from supervisor.config.job_logs import extended
 from supervisor.config.values import Kind, Shape, ValueProblem
 from supervisor.errors import ConfigurationError
 
@@ -64,8 +63,7 @@ class Attribution(msgspec.Struct, frozen=True):
 
 def attribution_log_path(prefix: str) -> str:
     """Returns the log of the job's own service: /logs/train.log gives /logs/train_attribution.log."""
-    stem, suffix = os.path.splitext(prefix)
-    return f"{stem}_attribution{suffix or DEFAULT_SUFFIX}"
+    return extended(prefix, "_attribution")
 
 
 def submitter(environ: Mapping[str, str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ PATH_BYTES_MAX = 4095
 NAME_BYTES_MAX = 255
 ADDED_BYTES_MAX = 40  # _cycle<N>, .log and the like
 DEFAULT_SUFFIX = ".log"
+_SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]*")  # not the .1 of llama-3.1, nor the .5-7b of qwen2.5-7b
 
 
 class LogServer(msgspec.Struct, frozen=True):
@@ -38,8 +39,13 @@ class JobLogs(msgspec.Struct, frozen=True):
 
 def cycle_log_path(prefix: str, cycle: int) -> str:
     """Returns the file of one cycle: /logs/train.log gives /logs/train_cycle3.log, and so does /logs/train."""
+    return extended(prefix, f"_cycle{cycle}")
+
+
+def extended(prefix: str, word: str) -> str:
+    """Returns the path with `word` before its suffix, or with the default one."""
     stem, suffix = os.path.splitext(prefix)
-    return f"{stem}_cycle{cycle}{suffix or DEFAULT_SUFFIX}"
+    return f"{stem}{word}{suffix}" if _SUFFIX.fullmatch(suffix) else f"{prefix}{word}{DEFAULT_SUFFIX}"
 
 
 def server_log_prefix(logs: JobLogs, server: LogServer) -> str:

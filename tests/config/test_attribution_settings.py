@@ -115,6 +115,7 @@ def test_a_supervisor_of_the_version_before_takes_jobs_that_do_not_ask_for_it():
 def test_names():
     assert attribution_log_path("/lustre/job123/train.log") == "/lustre/job123/train_attribution.log"
     assert attribution_log_path("/lustre/job123/train") == "/lustre/job123/train_attribution.log"
+    assert attribution_log_path("/lustre/llama-3.1") == "/lustre/llama-3.1_attribution.log"
     slurm = {"SLURM_JOB_USER": "a", "USER": "b", "SLURM_JOB_ID": "2", "SLURM_ARRAY_JOB_ID": "1"}
     assert submitter(slurm) == {"user": "a", "job_id": "1"}
     assert submitter({"USER": "b", "SLURM_JOB_ID": "2"}) == {"user": "b", "job_id": "2"}

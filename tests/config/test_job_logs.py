@@ -18,6 +18,10 @@ from tests.config.runs import CWD, request
         ("/lustre/job/train", "/lustre/job/train_cycle3.log"),
         ("/lustre/v1.2/train", "/lustre/v1.2/train_cycle3.log"),
         ("/lustre/train.out.txt", "/lustre/train.out_cycle3.txt"),
+        ("/lustre/train.v2", "/lustre/train_cycle3.v2"),
+        ("/lustre/llama-3.1", "/lustre/llama-3.1_cycle3.log"),
+        ("/lustre/qwen2.5-7b", "/lustre/qwen2.5-7b_cycle3.log"),
+        ("/lustre/llama-3.1.log", "/lustre/llama-3.1_cycle3.log"),
     ],
 )
 def test_the_cycle_stands_before_the_extension(prefix: str, path: str) -> None:
