@@ -21,9 +21,12 @@ def source_line(frame: Frame) -> str:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode) or found.st_size > FILE_BYTES_MAX:
                 return ""
-            lines = os.read(descriptor, FILE_BYTES_MAX).decode(errors="replace").splitlines()
+            # Python counts the ends of lines so; str.splitlines also divides at page breaks (^L) and others.
+            lines = os.read(descriptor, FILE_BYTES_MAX).splitlines()
         finally:
             os.close(descriptor)
     except (OSError, ValueError):
         return ""
-    return lines[frame.line - 1].strip()[:CHARACTERS_MAX] if frame.line <= len(lines) else ""
+    if frame.line > len(lines):
+        return ""
+    return lines[frame.line - 1].decode(errors="replace").strip()[:CHARACTERS_MAX]
