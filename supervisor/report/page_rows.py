@@ -12,7 +12,7 @@ from supervisor.report.lanes import by_node, troubles_of
 from supervisor.report.phases import LOOKS
 from supervisor.report.timeline.timeline import Cycle, Incident, Life, Outcome, Phase
 
-INCIDENTS_OPEN_MAX = 3  # incidents that are shown open; if there are more, the most costly ones
+INCIDENTS_OPEN_MAX = 4  # incidents that are shown open: the one that ended the job, and the most costly ones
 INCIDENTS_MAX = 500  # incidents shown with all details
 OVERVIEW_MAX = 2000  # incidents in the table of all
 STACKS_OPEN_MAX = 3  # groups of stacks that are shown open; the unusual ones come first
@@ -24,9 +24,11 @@ CYCLES_MAX = 500
 
 def incidents(life: Life) -> list[tuple[Incident, bool]]:
     """Returns the incidents that are described, and whether each is open."""
-    costly = sorted(life.incidents, key=lambda each: -each.cost_s(life.until_ns))
-    opened = {each.number for each in costly[:INCIDENTS_OPEN_MAX]}
-    shown = sorted(costly[:INCIDENTS_MAX], key=lambda each: each.number)
+    by_weight = sorted(
+        life.incidents, key=lambda each: (each.outcome is not Outcome.ENDED_JOB, -each.cost_s(life.until_ns))
+    )
+    opened = {each.number for each in by_weight[:INCIDENTS_OPEN_MAX]}
+    shown = sorted(by_weight[:INCIDENTS_MAX], key=lambda each: each.number)
     return [(each, each.number in opened) for each in shown]
 
 

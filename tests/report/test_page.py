@@ -19,7 +19,7 @@ from supervisor.report.page import page_of
 from supervisor.report.report_json import document_of
 from supervisor.report.svg import picture_of
 from supervisor.report.terminal_report import text_of
-from supervisor.report.timeline.timeline import LastWords, Life
+from supervisor.report.timeline.timeline import LastWords, Life, Outcome
 from supervisor.report.timeline.timeline_builder import life_of
 from tests.deploy.sources import ROOT
 from tests.report.timeline.jobs import BEGAN_NS, Told, killed_and_hung, large
@@ -137,6 +137,23 @@ def test_the_page_tells_what_happened():
         "rank 2 is in hang (train.py:118)", "hang (train.py:118)", "80.3 %", "taken by py-spy in 0.060 s",
     ):  # fmt: skip
         assert told in words, told
+
+
+def test_the_incident_that_ended_the_job_is_open_however_short_it_was():
+    incidents = life(killed_and_hung()).incidents
+    told = msgspec.structs.replace(
+        life(killed_and_hung()),
+        incidents=tuple(
+            msgspec.structs.replace(
+                incidents[0], number=number, outcome=Outcome.ENDED_JOB if number == 600 else Outcome.RESTARTED,
+                until_ns=incidents[0].began_ns + (1 if number == 600 else 10**9 * (1000 - number)),
+            )
+            for number in range(1, 601)
+        ),
+    )  # fmt: skip
+    shown = [each for each in Seen(page(told)).named("details") if (each.get("id") or "").startswith("incident-")]
+    assert [each["id"] for each in shown if "open" in each] == [f"incident-{number}" for number in (1, 2, 3, 600)]
+    assert len(shown) == 500
 
 
 def test_a_straggler_is_shown_with_its_own_node_and_once():
