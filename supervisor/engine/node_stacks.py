@@ -5,12 +5,18 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core.facts import Evidence
+from supervisor.core.hangs.hang_text import said_of
+from supervisor.core.hangs.hung_rank_diagnosis import Pattern, by_state
 from supervisor.core.node import node_messages
-from supervisor.core.process_facts import ProcessState, RankFacts, RankLook
+from supervisor.core.process_facts import RankFacts, RankLook
 from supervisor.engine.job_record import JobRecord
 from supervisor.ports.edges import StackSource, Workers
 
 STACKS_FOR_PEOPLE_S = 2.0  # for `holdfast stacks`: a person may wait longer than a hang verdict does
+_REMEDIES = {
+    Pattern.STOPPED: "; `kill -CONT {pid}` continues it",
+    Pattern.STATE_D: "; only the kernel can end that: look at the storage or driver that it waits for",
+}
 
 
 class NodeStacks:
@@ -71,13 +77,10 @@ def _pids(job: JobRecord, cycle: int, rank: int | None = None) -> dict[int, int]
 
 
 def _halted(job: JobRecord, facts: RankFacts) -> str:
-    """Returns why this rank executes nothing, and what to do; "" if it may run."""
-    process, pid = facts.process, job.pids.get(facts.rank - job.first_rank)
-    if process is None or pid is None:
+    """Returns why this rank executes nothing, as a hang verdict says it, and what to do; "" if it may run."""
+    pid = job.pids.get(facts.rank - job.first_rank)
+    found = by_state(facts.process) if facts.process is not None and pid is not None else None
+    if found is None:
         return ""
-    if process.state is ProcessState.STOPPED:
-        by = f" ({process.stop_signal})" if process.stop_signal else ""
-        return f"rank {facts.rank} (pid {pid}) is stopped{by}; `kill -CONT {pid}` continues it"
-    if process.state is ProcessState.TRACED:
-        return f"rank {facts.rank} (pid {pid}) is held by {process.tracer or 'a debugger'}"
-    return ""
+    remedy = _REMEDIES.get(found.pattern, "").format(pid=pid)
+    return said_of((facts.rank,), f"(pid {pid}) {found.clause}") + remedy

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from supervisor.config import JobSpec
+from supervisor.core.process_facts import ProcessFacts, ProcessState
 from tests.engine.world import PID_OF_RANK_0, World
 
 
@@ -32,6 +33,21 @@ async def test_a_person_who_asks_for_stacks_reads_which_ranks_are_stopped(tmp_pa
         evidence = await world.node_stacks.looked_at(world.jobs["j"], rank=None, budget_s=1.0)
         pid = PID_OF_RANK_0 + 1
         assert evidence.notes == (f"rank 1 (pid {pid}) is stopped (SIGSTOP); `kill -CONT {pid}` continues it",)
+
+
+async def test_a_person_who_asks_for_stacks_reads_which_ranks_are_stuck_in_the_kernel(tmp_path: Path) -> None:
+    async with World.opened(tmp_path) as world:
+        await world.submit(JobSpec("j", ("t.py",), local_world_size=3))
+        stuck = ProcessFacts(ProcessState.UNINTERRUPTIBLE, is_still=True, kernel_place="nfs_wait_bit_killable")
+        reads = ProcessFacts(ProcessState.UNINTERRUPTIBLE)
+        held = ProcessFacts(ProcessState.TRACED, tracer="gdb (pid 812)")
+        world.stacks.processes |= {PID_OF_RANK_0: stuck, PID_OF_RANK_0 + 1: reads, PID_OF_RANK_0 + 2: held}
+        evidence = await world.node_stacks.looked_at(world.jobs["j"], rank=None, budget_s=1.0)
+        assert evidence.notes == (
+            f"rank 0 (pid {PID_OF_RANK_0}) hangs in the kernel (state D, nfs_wait_bit_killable); "
+            "only the kernel can end that: look at the storage or driver that it waits for",
+            f"rank 2 (pid {PID_OF_RANK_0 + 2}) is held by gdb (pid 812)",
+        )
 
 
 async def test_the_threads_of_the_running_ranks_are_looked_at(tmp_path: Path) -> None:

@@ -204,6 +204,7 @@ class FakeStacks:
     def __init__(self) -> None:
         self.asked: list[dict[int, int]] = []
         self.stopped: set[int] = set()
+        self.processes: dict[int, ProcessFacts] = {}  # by pid
 
     async def collect(
         self,
@@ -215,11 +216,9 @@ class FakeStacks:
         apart_s: float = 0.0,
     ) -> Evidence:
         self.asked.append(dict(pids))
-        facts = tuple(
-            RankFacts(rank, process=ProcessFacts(ProcessState.STOPPED, stop_signal="SIGSTOP"))
-            for rank, pid in pids.items()
-            if pid in self.stopped
-        )
+        stopped = dict.fromkeys(self.stopped, ProcessFacts(ProcessState.STOPPED, stop_signal="SIGSTOP"))
+        known = stopped | self.processes
+        facts = tuple(RankFacts(rank, process=known[pid]) for rank, pid in pids.items() if pid in known)
         return Evidence(groups=(StackGroup(tuple(pids), "main (t.py:1)"),), source="fake", facts=facts)
 
     async def look(self, pids: Mapping[int, int], *, budget_s: float) -> tuple[RankLook, ...]:

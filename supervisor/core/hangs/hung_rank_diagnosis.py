@@ -1,7 +1,8 @@
 """What is wrong with one rank of a job that makes no progress?
 
-This is the table of patterns. Each is a question about the facts of one rank; the first answered with yes is the
-finding. What other ranks do does not matter here: hang_culprits.py compares the findings of all ranks.
+The state of its process comes first, and then the table of patterns. Each is a question about the facts of one rank;
+the first answered with yes is the finding. What other ranks do does not matter here: hang_culprits.py compares the
+findings of all ranks.
 """
 
 from __future__ import annotations
@@ -59,39 +60,35 @@ class _Seen(msgspec.Struct, frozen=True):
 def find(facts: RankFacts, frames: tuple[Frame, ...]) -> RankFinding:
     """Returns the rank's finding. `frames`: its main thread's, the innermost last; empty: no stack is available."""
     seen = _Seen(facts, facts.process or ProcessFacts(), activity_of(frames))
+    place = seen.activity.place if seen.activity is not None else ""
     if facts.has_exited:
         return RankFinding(Pattern.LEFT_EARLY, "{have} exited with code 0")
+    if (of_state := by_state(seen.process)) is not None:
+        return msgspec.structs.replace(of_state, place=place)
     for pattern, question in _TABLE:
         clause = question(seen)
         if clause:
-            return RankFinding(pattern, clause, place=seen.activity.place if seen.activity is not None else "")
+            return RankFinding(pattern, clause, place=place)
     return _by_place(seen)
 
 
+def by_state(process: ProcessFacts) -> RankFinding | None:
+    """Returns why the process executes nothing, wherever its stack shows it; None if its state allows it to run."""
+    match process.state:
+        case ProcessState.STOPPED:
+            return RankFinding(Pattern.STOPPED, f"{{are}} stopped ({process.stop_signal or 'by a signal'})")
+        case ProcessState.TRACED:
+            return RankFinding(Pattern.TRACED, f"{{are}} held by {process.tracer or 'a debugger'}")
+        case ProcessState.ZOMBIE:
+            return RankFinding(Pattern.ZOMBIE, "{are} dead and not reaped (zombie)")
+        case ProcessState.UNINTERRUPTIBLE if process.is_still:
+            where = f", {process.kernel_place}" if process.kernel_place else ""
+            return RankFinding(Pattern.STATE_D, f"{{hang}} in the kernel (state D{where})")
+        case _:
+            return None
+
+
 # --- the table -----------------------------------------------------------------------------------------------------
-
-
-def _is_stopped(seen: _Seen) -> str:
-    if seen.process.state is not ProcessState.STOPPED:
-        return ""
-    return f"{{are}} stopped ({seen.process.stop_signal or 'by a signal'})"
-
-
-def _is_traced(seen: _Seen) -> str:
-    if seen.process.state is not ProcessState.TRACED:
-        return ""
-    return f"{{are}} held by {seen.process.tracer or 'a debugger'}"
-
-
-def _is_zombie(seen: _Seen) -> str:
-    return "{are} dead and not reaped (zombie)" if seen.process.state is ProcessState.ZOMBIE else ""
-
-
-def _is_stuck_in_the_kernel(seen: _Seen) -> str:
-    if seen.process.state is not ProcessState.UNINTERRUPTIBLE or not seen.process.is_still:
-        return ""
-    where = f", {seen.process.kernel_place}" if seen.process.kernel_place else ""
-    return f"{{hang}} in the kernel (state D{where})"
 
 
 def _holds_the_gil(seen: _Seen) -> str:
@@ -135,10 +132,6 @@ def _waits_for_a_lock(seen: _Seen) -> str:
 
 
 _TABLE: tuple[tuple[Pattern, Callable[[_Seen], str]], ...] = (
-    (Pattern.STOPPED, _is_stopped),
-    (Pattern.TRACED, _is_traced),
-    (Pattern.ZOMBIE, _is_zombie),
-    (Pattern.STATE_D, _is_stuck_in_the_kernel),
     (Pattern.GIL_HELD, _holds_the_gil),
     (Pattern.CHILD_DEAD, _waits_for_a_dead_child),
     (Pattern.LOCK, _waits_for_a_lock),
