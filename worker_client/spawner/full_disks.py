@@ -1,7 +1,7 @@
-"""Which full file system made a rank fail?
+"""Which full file system, or which quota, made a rank fail?
 
-A rank that can't write says so ("No space left on device"), but rarely where. Only after such an end is a file system
-asked, because one that hangs would stop the spawner.
+A rank that can't write says so ("No space left on device", "Disk quota exceeded"), but rarely where. Only after such an
+end is a file system asked, because one that hangs would stop the spawner.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .reaping import Ending
 FREE_BYTES_MAX = 64 * 1024  # of a file system that is as good as full: what is left may be too little for one block
 ARGUMENTS_MAX = 64
 # What the system says, and what torch.save makes of it.
-_SIGNS = (os.strerror(errno.ENOSPC), "file write failed")
+_SIGNS = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT), "file write failed")
 
 
 def says_so(text: str) -> bool:
@@ -34,7 +34,7 @@ def may_end(ending: Ending) -> bool:
 
 
 def named(logs: Sequence[str], command: Sequence[str]) -> str:
-    """Returns which of the file systems that a rank writes to are full, and how much is free; "" if none is.
+    """Returns which of the file systems that a rank writes to are full, or on which a quota is reached; "" if none is.
 
     `logs`: files that its output goes to. `command`: its script and arguments, of which paths are looked at.
     """
@@ -43,7 +43,12 @@ def named(logs: Sequence[str], command: Sequence[str]) -> str:
         try:
             device, free = os.stat(path).st_dev, _free(path)
             if free and device not in found:
-                found[device] = f"the file system {_top(path, device)}, which holds {what}, is full ({free} free)"
+                top = _top(path, device)
+                disk = f"the file system {top}, which holds {what}, is"
+                # Where a folder has a quota of its own, the system counts what is free within it.
+                found[device] = (
+                    f"{disk} full ({free} free)" if _free(top) else f"a quota on {disk} reached ({free} free)"
+                )
         except OSError:
             continue
     return "; ".join(found.values())

@@ -47,6 +47,33 @@ def test_a_disk_that_an_argument_names_is_named_after_the_error(script: Script, 
     assert end.error == f"OSError: [Errno 28] No space left on device; {full(disk, 'what its command names')}"
 
 
+def test_a_rank_that_speaks_of_a_quota_is_helped_in_the_same_way(script: Script, disk: Path, tmp_path: Path) -> None:
+    fill(disk)
+    fails = "import errno, os\nraise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))"
+    with Rig(script(fails), f"--save={disk}") as rig:
+        (end,) = rig.run(worker(stderr=StreamPlan(console=False, file=str(tmp_path / "err"))))
+    assert end.error == f"OSError: [Errno 122] Disk quota exceeded; {full(disk, 'what its command names')}"
+
+
+def test_a_quota_that_its_folder_alone_has_is_not_taken_for_a_full_disk(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """df shows what is left of a project's quota for its folder, as the system counts it there."""
+    project, real = disk / "project", os.statvfs
+    project.mkdir()
+    fill(disk)
+    nothing_free = os.statvfs(project)
+    (disk / "filler").unlink()
+
+    def asked(path: str) -> os.statvfs_result:
+        return nothing_free if path == str(project) else real(path)
+
+    monkeypatch.setattr(os, "statvfs", asked)
+    assert full_disks.named((), ["train", f"--save={project}/new"]) == (
+        f"a quota on the file system {disk}, which holds what its command names, is reached (0 bytes free)"
+    )
+
+
 def test_a_full_disk_that_nobody_complained_of_is_not_named(script: Script, disk: Path, tmp_path: Path) -> None:
     fill(disk)
     with Rig(script("raise ValueError('no such step')"), f"--save={disk}") as rig:
