@@ -33,6 +33,9 @@ class GuardedLog(_Adapter):
             path, number, function, _ = self.logger.findCaller(stacklevel=2)
             error = sys.exc_info() if kwargs.get("exc_info") else None
             record = self.logger.makeRecord(self.logger.name, level, path, number, msg, args, error, function)
+            if sys.is_finalizing():  # a thread would never start, and be waited for
+                self._handle(record)
+                return
             line = threading.Thread(target=self._handle, args=(record,), name="holdfast-log", daemon=True)
             try:
                 line.start()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -70,6 +72,24 @@ def test_a_handler_that_hangs_is_waited_for_only_briefly(monkeypatch: pytest.Mon
                 thread.join()
         log.logger.removeHandler(hanging)
     assert sorted(written) == ["line 0", "line 1", "line 2"]
+
+
+AT_THE_END = """
+import sys
+from worker_client.guarded_log import GuardedLog
+
+class Client:
+    def __del__(self, say=GuardedLog("holdfast").warning, is_finalizing=sys.is_finalizing):
+        say("dropped %s", is_finalizing())
+
+kept = Client()
+"""
+
+
+def test_a_destructor_can_log_when_python_ends():
+    """There are no more threads by then."""
+    done = subprocess.run([sys.executable, "-c", AT_THE_END], check=False, capture_output=True, text=True, timeout=30)
+    assert done.stderr == "dropped True\n"
 
 
 def test_all_ranks_restart_though_no_line_can_be_written(tmp_path: Path):
