@@ -26,7 +26,8 @@ TICK_INTERVAL_MIN_S = 0.02
 TICK_INTERVAL_MAX_S = 0.1  # each tick costs 0.1 to 0.2 ms of CPU
 WAIT_FRAMES_MAX = 8  # how many of the innermost frames say for whom the main thread waits
 _WAITING_MODULES = ("multiprocessing.", "subprocess", "concurrent.futures.", "torch.multiprocessing.")
-_WAITING_FOR_THREADS = frozenset({"join", "_wait_for_tstate_lock", "_shutdown"})  # in threading
+# In threading. `wait` is a condition's: an event, a semaphore, a barrier and a queue.Queue wait by it, too.
+_WAITING_FOR_THREADS = frozenset({"join", "_wait_for_tstate_lock", "_shutdown", "wait"})
 
 
 class AutoHeartbeat:

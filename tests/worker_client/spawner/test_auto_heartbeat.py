@@ -24,10 +24,19 @@ WAITS = {
     "child": "import subprocess\nsubprocess.run(['sleep', '60'])",
     "process": "import multiprocessing, time\np = multiprocessing.get_context('fork').Process(target=time.sleep, "
     "args=(60,))\np.start()\np.join()",
+    "queue": "import queue\nqueue.Queue().get()",
+    "full queue": "import queue\nq = queue.Queue(1)\nq.put(1)\nq.put(2)",
+    "event": "import threading\nthreading.Event().wait()",
+    "condition": "import threading\nc = threading.Condition()\nwith c:\n    c.wait()",
+    "semaphore": "import threading\nthreading.Semaphore(0).acquire()",
+    "future": "import concurrent.futures, time\nwith concurrent.futures.ThreadPoolExecutor() as threads:\n"
+    "    threads.submit(time.sleep, 60).result()",
+    "pool": "import multiprocessing.pool, time\nmultiprocessing.pool.ThreadPool(1).apply(time.sleep, (60,))",
     "thread": "import threading, time\nt = threading.Thread(target=time.sleep, args=(60,))\nt.start()\nt.join()",
 }
 HELD_UP = {
     "sleep": "import time\ntime.sleep(60)",
+    "lock": "import threading\nlock = threading.Lock()\nlock.acquire()\nwith lock: pass",
     "call": "import ctypes\nctypes.CDLL(None).pause()",
     "gil": "import ctypes\nctypes.PyDLL(None).sleep(60)",
     "stop": "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
