@@ -41,9 +41,9 @@ class BoundedThread:
 
     def end_later(self) -> None:
         """Raises SystemExit in the call once the C function that it hangs in returns, before its next step."""
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(self._thread.ident or 0), ctypes.py_object(SystemExit)
-        )
+        ident = self._thread.ident
+        if ident is not None and self._thread.is_alive():  # the kernel gives the number to another thread after its end
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(SystemExit))
 
     def _run_and_keep(self) -> None:
         try:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
+import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -52,26 +55,89 @@ def test_a_line_says_where_it_was_logged_and_in_which_thread_with_its_error(capl
     assert "ValueError: by intention" in caplog.text
 
 
-def test_a_handler_that_hangs_is_waited_for_only_briefly(monkeypatch: pytest.MonkeyPatch):
-    class Hanging(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            may_end.wait()
-            written.append(record.getMessage())
+def test_a_filter_finds_the_context_of_who_logs(caplog: pytest.LogCaptureFixture):
+    step = contextvars.ContextVar[int]("step")
 
-    monkeypatch.setattr(guarded_log, "LINE_TIMEOUT_S", 0.05)
-    may_end, written, log = threading.Event(), list[str](), GuardedLog("holdfast.test")
-    log.logger.addHandler(hanging := Hanging())
+    def note_step(record: logging.LogRecord) -> bool:
+        record.msg = f"step {step.get()}: {record.msg}"
+        return True
+
+    step.set(7)
+    caplog.handler.addFilter(note_step)
     try:
-        for number in range(3):
-            log.warning("line %d", number)
-        assert written == []
+        GuardedLog("holdfast.test").warning("a word")
     finally:
-        may_end.set()
-        for thread in threading.enumerate():
-            if thread.name == "holdfast-log":
-                thread.join()
+        caplog.handler.removeFilter(note_step)
+    assert caplog.messages == ["step 7: a word"]
+
+
+class Hanging(logging.Handler):
+    """Writes nothing until it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_write, self.written = threading.Event(), list[str]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.may_write.wait()
+        self.written.append(record.getMessage())
+
+
+def test_a_handler_that_hangs_is_waited_for_once_and_briefly_and_gets_all_lines_later(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(guarded_log, "LINE_TIMEOUT_S", 0.1)
+    log, hanging = GuardedLog("holdfast.test"), Hanging()
+    log.logger.addHandler(hanging)
+    try:
+        began_s = time.monotonic()
+        for number in range(100):
+            log.warning("line %d", number)
+        assert time.monotonic() - began_s < 2.0
+        assert [each.name for each in threading.enumerate()].count("holdfast-log") == 1
+        hanging.may_write.set()
+        monkeypatch.setattr(guarded_log, "LINE_TIMEOUT_S", 30)
+        while len(hanging.written) < 100:
+            log.debug("not enabled")
+        log.warning("a later line")
+    finally:
+        hanging.may_write.set()
         log.logger.removeHandler(hanging)
-    assert sorted(written) == ["line 0", "line 1", "line 2"]
+    assert hanging.written == [*(f"line {number}" for number in range(100)), "a later line"]
+
+
+def test_lines_that_wait_for_a_handler_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(guarded_log, "LINE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(guarded_log, "LINES_MAX", 3)
+    log, hanging = GuardedLog("holdfast.test"), Hanging()
+    log.logger.addHandler(hanging)
+    try:
+        for number in range(10):
+            log.warning("line %d", number)
+        hanging.may_write.set()
+        monkeypatch.setattr(guarded_log, "LINE_TIMEOUT_S", 30)
+        log.warning("a later line")
+        while "a later line" not in hanging.written and len(hanging.written) < 4:
+            pass
+    finally:
+        hanging.may_write.set()
+        log.logger.removeHandler(hanging)
+    assert hanging.written[:4] == ["line 0", "line 1", "line 2", "line 3"]
+
+
+def test_a_forked_process_logs_too():
+    """A DataLoader's worker has no thread but its own."""
+    log = GuardedLog("holdfast.test")
+    log.warning("a line of the parent")
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        stream = logging.StreamHandler(os.fdopen(writer, "w"))
+        log.logger.handlers, log.logger.propagate = [stream], False
+        log.warning("a line of the child")
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        assert told.read() == "a line of the child\n"
+    os.waitpid(pid, 0)
 
 
 AT_THE_END = """

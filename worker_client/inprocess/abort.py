@@ -216,15 +216,17 @@ def _forget_unfinished_groups() -> None:
 
 
 def _destroy_groups(distributed: Any) -> None:  # noqa: ANN401  # torch is not imported just for its type
-    """Lets torch destroy all groups, and does without if that takes too long.
+    """Lets torch destroy all groups, and does without if that fails or takes too long.
 
     torch shuts the groups down first and then empties its tables. A call that comes to that late would forget the next
     iteration's groups, which are in them by then.
     """
     thread = BoundedThread("destroy the process groups", distributed.destroy_process_group)
     thread.start()
-    if not join_all([thread], DESTROY_TIMEOUT_S):
+    has_ended = join_all([thread], DESTROY_TIMEOUT_S)
+    if not has_ended:
         thread.end_later()
+    if not has_ended or thread.error is not None:
         _clear_groups()
 
 

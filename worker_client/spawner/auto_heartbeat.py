@@ -24,7 +24,6 @@ from worker_client.bytecode_probe import BytecodeProbe
 TICKS_PER_LIMIT = 240  # bounds how late a silence is noticed
 TICK_INTERVAL_MIN_S = 0.02
 TICK_INTERVAL_MAX_S = 0.1  # each tick costs 0.1 to 0.2 ms of CPU
-WAIT_FRAMES_MAX = 8  # how many of the innermost frames say for whom the main thread waits
 _WAITING_MODULES = ("multiprocessing.", "subprocess", "concurrent.futures.", "torch.multiprocessing.")
 # In threading. `wait` is a condition's: an event, a semaphore, a barrier and a queue.Queue wait by it, too.
 _WAITING_FOR_THREADS = frozenset({"join", "_wait_for_tstate_lock", "_shutdown", "wait"})
@@ -103,20 +102,18 @@ class _Ticker:
             words[page_layout.WORD_TICK_NS] = now_ns
 
     def _waits_for_its_own(self) -> bool:
-        frame = sys._current_frames().get(self._main_thread)  # pyright: ignore[reportPrivateUsage]
-        for _ in range(WAIT_FRAMES_MAX):
-            if frame is None:
-                return False
-            if _is_wait(frame):
-                return True
+        """Returns whether the innermost call is such a wait: what a signal handler does on top of one is not."""
+        frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+        frame = frames.pop(self._main_thread, None)
+        frames.pop(_thread.get_ident(), None)
+        if frame is not None and _module(frame) == "threading":
+            # Without another thread, nobody is left to end the wait.
+            return bool(frames) and frame.f_code.co_name in _WAITING_FOR_THREADS
+        while frame is not None and _module(frame) == "selectors":
             frame = frame.f_back
-        return False
+        return frame is not None and _module(frame).startswith(_WAITING_MODULES)
 
 
-def _is_wait(frame: FrameType) -> bool:
-    module = frame.f_globals.get("__name__")
-    if not isinstance(module, str):
-        return False
-    return module.startswith(_WAITING_MODULES) or (
-        module == "threading" and frame.f_code.co_name in _WAITING_FOR_THREADS
-    )
+def _module(frame: FrameType) -> str:
+    name = frame.f_globals.get("__name__")
+    return name if isinstance(name, str) else ""

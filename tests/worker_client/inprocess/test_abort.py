@@ -94,13 +94,24 @@ def test_an_abort_that_fails_or_hangs_does_not_keep_the_others(
     assert "within 0.1 s" in warnings.text
 
 
-def test_an_error_of_destroy_is_logged(torch: Torch, warnings: pytest.LogCaptureFixture):
-    def fail() -> None:
-        raise ValueError("no such group")
+@pytest.mark.parametrize("why", ["no such group", "no more threads"])
+def test_a_destroy_that_fails_is_logged_and_leaves_no_groups(
+    torch: Torch, warnings: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, why: str
+):
+    """Otherwise no later `init_process_group` would succeed."""
 
-    setattr(torch.distributed, "destroy_process_group", fail)  # noqa: B010  # a module has no such attribute by its type
+    def fail(*_: object) -> None:
+        raise RuntimeError(why)
+
+    torch.groups[Group(None)] = None
+    if why == "no more threads":
+        monkeypatch.setattr(threading.Thread, "start", fail)
+    else:
+        setattr(torch.distributed, "destroy_process_group", fail)  # noqa: B010  # a module has no such attribute by its type
     assert AbortTorchDistributed()(STATE) is STATE
-    assert "cannot destroy the process groups: no such group" in warnings.text
+    assert f"cannot destroy the process groups: {why}" in warnings.text
+    assert torch.groups == {}
+    assert not torch.is_initialized
 
 
 def test_a_torch_that_has_moved_its_list_of_groups_is_still_destroyed(torch: Torch, warnings: pytest.LogCaptureFixture):

@@ -20,15 +20,16 @@ from worker_client.spawner.auto_heartbeat import AutoHeartbeat
 INTERVAL_S = 0.02  # of the ticks, for a limit of 1 s
 SILENT_S = 0.5
 
+BESIDE_A_THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
 WAITS = {
     "child": "import subprocess\nsubprocess.run(['sleep', '60'])",
     "process": "import multiprocessing, time\np = multiprocessing.get_context('fork').Process(target=time.sleep, "
     "args=(60,))\np.start()\np.join()",
-    "queue": "import queue\nqueue.Queue().get()",
-    "full queue": "import queue\nq = queue.Queue(1)\nq.put(1)\nq.put(2)",
-    "event": "import threading\nthreading.Event().wait()",
-    "condition": "import threading\nc = threading.Condition()\nwith c:\n    c.wait()",
-    "semaphore": "import threading\nthreading.Semaphore(0).acquire()",
+    "queue": BESIDE_A_THREAD + "import queue\nqueue.Queue().get()",
+    "full queue": BESIDE_A_THREAD + "import queue\nq = queue.Queue(1)\nq.put(1)\nq.put(2)",
+    "event": BESIDE_A_THREAD + "import threading\nthreading.Event().wait()",
+    "condition": BESIDE_A_THREAD + "import threading\nc = threading.Condition()\nwith c:\n    c.wait()",
+    "semaphore": BESIDE_A_THREAD + "import threading\nthreading.Semaphore(0).acquire()",
     "future": "import concurrent.futures, time\nwith concurrent.futures.ThreadPoolExecutor() as threads:\n"
     "    threads.submit(time.sleep, 60).result()",
     "pool": "import multiprocessing.pool, time\nmultiprocessing.pool.ThreadPool(1).apply(time.sleep, (60,))",
@@ -39,6 +40,10 @@ HELD_UP = {
     "lock": "import threading\nlock = threading.Lock()\nlock.acquire()\nwith lock: pass",
     "call": "import ctypes\nctypes.CDLL(None).pause()",
     "gil": "import ctypes\nctypes.PyDLL(None).sleep(60)",
+    "queue that nobody fills": "import queue\nqueue.Queue().get()",
+    "event that nobody sets": "import threading\nthreading.Event().wait()",
+    "signal handler during a wait": BESIDE_A_THREAD + "import ctypes, queue, signal\n"
+    "signal.signal(signal.SIGALRM, lambda *_: ctypes.CDLL(None).pause())\nsignal.alarm(1)\nqueue.Queue().get()",
     "stop": "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
 }
 
