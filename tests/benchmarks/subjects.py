@@ -19,7 +19,7 @@ TUNED_C10D = "keep_alive_interval=1,keep_alive_max_attempt=3"
 
 def job_id(workload: str) -> str:
     """Returns the id by which to ask for our events afterwards; another bench and other jobs may run beside this."""
-    return f"bench-{os.getpid()}-{workload}"
+    return f"bench-{os.getpid()}-{Path(workload).name}"
 
 
 class Family(enum.StrEnum):
