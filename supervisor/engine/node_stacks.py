@@ -13,9 +13,10 @@ from supervisor.engine.job_record import JobRecord
 from supervisor.ports.edges import StackSource, Workers
 
 STACKS_FOR_PEOPLE_S = 2.0  # for `holdfast stacks`: a person may wait longer than a hang verdict does
+KERNEL_WAIT_S = 1.0  # slow storage may hold a healthy rank in state D for a shorter time
 _REMEDIES = {
     Pattern.STOPPED: "; `kill -CONT {pid}` continues it",
-    Pattern.STATE_D: "; only the kernel can end that: look at the storage or driver that it waits for",
+    Pattern.STATE_D: "; look at the storage or driver that it waits for: it may only be slow",
 }
 
 
@@ -45,6 +46,7 @@ class NodeStacks:
         rank: int | None = None,
         accused: tuple[int, ...] = (),
         apart_s: float = 0.0,
+        kernel_wait_s: float = 0.0,
     ) -> Evidence:
         """Returns the stacks of running ranks, accused ones first, within the budget."""
         first_rank, pids = job.first_rank, _pids(job, cycle, rank)
@@ -52,7 +54,9 @@ class NodeStacks:
         async def ask(of_rank: int, timeout_s: float) -> str | None:
             return await self._workers.ask_stacks(job.spec.job_id, cycle, of_rank - first_rank, timeout_s=timeout_s)
 
-        return await self._stacks.collect(pids, ask=ask, budget_s=budget_s, accused=accused, apart_s=apart_s)
+        return await self._stacks.collect(
+            pids, ask=ask, budget_s=budget_s, accused=accused, apart_s=apart_s, kernel_wait_s=kernel_wait_s
+        )
 
     async def threads(self, job: JobRecord, *, cycle: int, budget_s: float) -> tuple[RankLook, ...]:
         """Returns where all threads of the ranks are that still run."""
@@ -60,7 +64,7 @@ class NodeStacks:
 
     async def looked_at(self, job: JobRecord, *, rank: int | None, budget_s: float) -> Evidence:
         """Returns the same for a person, who also wants to know which processes do not run, whatever their stacks."""
-        evidence = await self.collect(job, cycle=job.cycle, budget_s=budget_s, rank=rank)
+        evidence = await self.collect(job, cycle=job.cycle, budget_s=budget_s, rank=rank, kernel_wait_s=KERNEL_WAIT_S)
         halted = tuple(note for each in evidence.facts if (note := _halted(job, each)))
         return msgspec.structs.replace(evidence, notes=(*halted, *evidence.notes))
 
@@ -77,10 +81,14 @@ def _pids(job: JobRecord, cycle: int, rank: int | None = None) -> dict[int, int]
 
 
 def _halted(job: JobRecord, facts: RankFacts) -> str:
-    """Returns why this rank executes nothing, as a hang verdict says it, and what to do; "" if it may run."""
+    """Returns why this rank executes nothing, and what to do; "" if it may run.
+
+    A hang verdict says the same, but calls a wait in the kernel a hang: it has watched the rank for longer.
+    """
     pid = job.pids.get(facts.rank - job.first_rank)
     found = by_state(facts.process) if facts.process is not None and pid is not None else None
     if found is None:
         return ""
     remedy = _REMEDIES.get(found.pattern, "").format(pid=pid)
-    return said_of((facts.rank,), f"(pid {pid}) {found.clause}") + remedy
+    clause = found.clause.replace("{hang}", f"{{have}} waited for {KERNEL_WAIT_S:g} s")
+    return said_of((facts.rank,), f"(pid {pid}) {clause}") + remedy

@@ -152,10 +152,12 @@ class StackSource(Protocol):
         budget_s: float,
         accused: tuple[int, ...] = (),
         apart_s: float = 0.0,
+        kernel_wait_s: float = 0.0,
     ) -> Evidence:
         """Returns stacks of these ranks (rank -> pid), accused ones first. `Evidence.notes` says what is missing.
 
         `apart_s`: at least this long between the two looks at each process.
+        `kernel_wait_s`: the same if a process waits in the kernel (state D) at the first.
         """
         ...
 

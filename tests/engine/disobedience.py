@@ -104,6 +104,7 @@ class Population:
         budget_s: float,
         accused: tuple[int, ...] = (),
         apart_s: float = 0.0,
+        kernel_wait_s: float = 0.0,
     ) -> Evidence:
         await self.schedule.sleep(self.schedule.random.uniform(0.0, 2 * budget_s))
         return Evidence(source="fake")

@@ -35,7 +35,7 @@ async def test_a_person_who_asks_for_stacks_reads_which_ranks_are_stopped(tmp_pa
         assert evidence.notes == (f"rank 1 (pid {pid}) is stopped (SIGSTOP); `kill -CONT {pid}` continues it",)
 
 
-async def test_a_person_who_asks_for_stacks_reads_which_ranks_are_stuck_in_the_kernel(tmp_path: Path) -> None:
+async def test_a_person_who_asks_for_stacks_reads_which_ranks_wait_in_the_kernel(tmp_path: Path) -> None:
     async with World.opened(tmp_path) as world:
         await world.submit(JobSpec("j", ("t.py",), local_world_size=3))
         stuck = ProcessFacts(ProcessState.UNINTERRUPTIBLE, is_still=True, kernel_place="nfs_wait_bit_killable")
@@ -43,9 +43,10 @@ async def test_a_person_who_asks_for_stacks_reads_which_ranks_are_stuck_in_the_k
         held = ProcessFacts(ProcessState.TRACED, tracer="gdb (pid 812)")
         world.stacks.processes |= {PID_OF_RANK_0: stuck, PID_OF_RANK_0 + 1: reads, PID_OF_RANK_0 + 2: held}
         evidence = await world.node_stacks.looked_at(world.jobs["j"], rank=None, budget_s=1.0)
+        assert world.stacks.kernel_waits_s == [1.0]
         assert evidence.notes == (
-            f"rank 0 (pid {PID_OF_RANK_0}) hangs in the kernel (state D, nfs_wait_bit_killable); "
-            "only the kernel can end that: look at the storage or driver that it waits for",
+            f"rank 0 (pid {PID_OF_RANK_0}) has waited for 1 s in the kernel (state D, nfs_wait_bit_killable); "
+            "look at the storage or driver that it waits for: it may only be slow",
             f"rank 2 (pid {PID_OF_RANK_0 + 2}) is held by gdb (pid 812)",
         )
 

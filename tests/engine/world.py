@@ -203,6 +203,7 @@ class FakeWorkers:
 class FakeStacks:
     def __init__(self) -> None:
         self.asked: list[dict[int, int]] = []
+        self.kernel_waits_s: list[float] = []
         self.stopped: set[int] = set()
         self.processes: dict[int, ProcessFacts] = {}  # by pid
 
@@ -214,8 +215,10 @@ class FakeStacks:
         budget_s: float,
         accused: tuple[int, ...] = (),
         apart_s: float = 0.0,
+        kernel_wait_s: float = 0.0,
     ) -> Evidence:
         self.asked.append(dict(pids))
+        self.kernel_waits_s.append(kernel_wait_s)
         stopped = dict.fromkeys(self.stopped, ProcessFacts(ProcessState.STOPPED, stop_signal="SIGSTOP"))
         known = stopped | self.processes
         facts = tuple(RankFacts(rank, process=known[pid]) for rank, pid in pids.items() if pid in known)

@@ -20,7 +20,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.core.facts import Evidence
-from supervisor.core.process_facts import RankFacts, RankLook
+from supervisor.core.process_facts import ProcessState, RankFacts, RankLook
 from supervisor.edges.machine.own_process.own_descriptors import separately
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.workers.stacks.process_activity import ProcessActivity, ProcessSample, facts_of, is_stopped
@@ -90,7 +90,14 @@ class StackCollector:
         self._accused_slots = anyio.CapacityLimiter(cores)
 
     async def collect(
-        self, pids: Mapping[int, int], *, ask: Ask, budget_s: float, accused: tuple[int, ...] = (), apart_s: float = 0.0
+        self,
+        pids: Mapping[int, int],
+        *,
+        ask: Ask,
+        budget_s: float,
+        accused: tuple[int, ...] = (),
+        apart_s: float = 0.0,
+        kernel_wait_s: float = 0.0,
     ) -> Evidence:
         """Returns the stacks of these ranks (rank -> pid) within `budget_s`, those of accused ranks first.
 
@@ -107,6 +114,8 @@ class StackCollector:
             dict[int, ProcessSample](),
         )
         looked_s = anyio.current_time()
+        if any(each.state is ProcessState.UNINTERRUPTIBLE for each in looks[0].values()):
+            apart_s = max(apart_s, kernel_wait_s)
         with anyio.CancelScope(deadline=this.end_s):
             async with anyio.create_task_group() as tasks:
                 alone_s = ACCUSED_ALONE_SHARE * budget_s

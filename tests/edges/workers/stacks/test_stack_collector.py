@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from supervisor.core.process_facts import ProcessState
 from supervisor.edges.workers.stacks.stack_collector import StackCollector
 from tests.edges.workers.worker_side import until
 
@@ -193,3 +195,28 @@ async def test_two_looks_are_as_far_apart_as_was_wanted(start: Start):
     (facts,) = evidence.facts
     assert facts.process is not None
     assert facts.process.is_idle
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("is_slow", [False, True], ids=["it waits on", "it goes on"])
+async def test_a_rank_in_state_d_is_looked_at_again_after_the_time_in_which_slow_storage_lets_it_go_on(
+    tmp_path: Path, is_slow: bool
+):
+    os.mkfifo(tmp_path / "fifo")
+    # Its child waits for a writer before it executes anything; until then the parent waits in the kernel.
+    actions = "[(os.POSIX_SPAWN_OPEN, 0, 'fifo', os.O_RDONLY, 0)]"
+    script = f"import os, time\nos.posix_spawn('/bin/true', ['true'], {{}}, file_actions={actions})\ntime.sleep(600)"
+    release = threading.Timer(0.5, (tmp_path / "fifo").write_text, [""])
+    with subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, start_new_session=True) as process:  # noqa: ASYNC220 - quick
+        try:
+            await until(lambda: _state(process.pid) == "D")
+            if is_slow:
+                release.start()
+            collector = StackCollector(py_spy=tmp_path / "none")
+            evidence = await collector.collect({0: process.pid}, ask=nobody, budget_s=GENEROUS_S, kernel_wait_s=1.0)
+        finally:
+            release.cancel()
+            os.killpg(process.pid, signal.SIGKILL)
+    (facts,) = evidence.facts
+    assert facts.process is not None
+    assert (facts.process.state is ProcessState.UNINTERRUPTIBLE and facts.process.is_still) is not is_slow
