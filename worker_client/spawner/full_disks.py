@@ -15,6 +15,7 @@ from . import working_folder
 from .reaping import Ending
 
 FREE_BYTES_MAX = 64 * 1024  # of a file system that is as good as full: what is left may be too little for one block
+NO_FILE = "no file"  # is free
 ARGUMENTS_MAX = 64
 # What the system says, and what torch.save makes of it.
 _SIGNS = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT), "file write failed")
@@ -45,10 +46,8 @@ def named(logs: Sequence[str], command: Sequence[str]) -> str:
             if free and device not in found:
                 top = _top(path, device)
                 disk = f"the file system {top}, which holds {what}, is"
-                # Where a folder has a quota of its own, the system counts what is free within it.
-                found[device] = (
-                    f"{disk} full ({free} free)" if _free(top) else f"a quota on {disk} reached ({free} free)"
-                )
+                what_ends = f"a quota on {disk} reached" if _is_of_quota(path, top, free) else f"{disk} full"
+                found[device] = f"{what_ends} ({free} free)"
         except OSError:
             continue
     return "; ".join(found.values())
@@ -81,6 +80,17 @@ def _top(path: str, device: int) -> str:
     return path
 
 
+def _is_of_quota(path: str, top: str, free: str) -> bool:
+    """Returns whether a folder with a quota of its own has no more free, and not the file system. Raises OSError.
+
+    The system counts such a folder as a smaller file system. What is free differs without a quota, too: the rank may
+    have removed its file meanwhile.
+    """
+    here, whole = os.statvfs(path), os.statvfs(top)
+    is_smaller = here.f_files < whole.f_files if free == NO_FILE else here.f_blocks < whole.f_blocks
+    return is_smaller and not _free(top)
+
+
 def _free(path: str) -> str:
     """Returns how little is free there, in words; "" if that is enough, or if nobody can ever write there."""
     found = os.statvfs(path)
@@ -90,4 +100,4 @@ def _free(path: str) -> str:
     free_bytes = blocks * found.f_frsize
     if found.f_blocks and free_bytes < FREE_BYTES_MAX:
         return f"{free_bytes} bytes"
-    return "no file" if found.f_files and not found.f_favail else ""
+    return NO_FILE if found.f_files and not found.f_favail else ""

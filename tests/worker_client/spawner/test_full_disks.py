@@ -62,7 +62,8 @@ def test_a_quota_that_its_folder_alone_has_is_not_taken_for_a_full_disk(
     project, real = disk / "project", os.statvfs
     project.mkdir()
     fill(disk)
-    nothing_free = os.statvfs(project)
+    whole = os.statvfs(project)
+    nothing_free = os.statvfs_result((*whole[:2], whole.f_blocks // 2, *whole[3:]))
     (disk / "filler").unlink()
 
     def asked(path: str) -> os.statvfs_result:
@@ -72,6 +73,15 @@ def test_a_quota_that_its_folder_alone_has_is_not_taken_for_a_full_disk(
     assert full_disks.named((), ["train", f"--save={project}/new"]) == (
         f"a quota on the file system {disk}, which holds what its command names, is reached (0 bytes free)"
     )
+
+
+def test_a_full_disk_of_which_a_folder_alone_can_be_written_is_not_taken_for_a_quota(disk: Path) -> None:
+    out = disk / "out"
+    out.mkdir()
+    subprocess.run(["mount", "--bind", out, out], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", disk], check=True)
+    fill(out)
+    assert full_disks.named((), ["train", f"--save={out}"]) == full(disk, "what its command names")
 
 
 def test_a_full_disk_that_nobody_complained_of_is_not_named(script: Script, disk: Path, tmp_path: Path) -> None:
