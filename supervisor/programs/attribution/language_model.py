@@ -90,18 +90,24 @@ class LanguageModel:
         url = f"{self._settings.base_url.rstrip('/')}/chat/completions"
         document = json.loads(post_json(url, json.dumps(body).encode(), TIMEOUT_S, headers))
         try:
-            text = str(document["choices"][0]["message"]["content"])
+            choice = document["choices"][0]
+            text, is_cut_off = str(choice["message"]["content"]), choice.get("finish_reason") == "length"
         except (KeyError, IndexError, TypeError):
             raise ValueError("its answer has no choices[0].message.content") from None
+        if is_cut_off:
+            raise ValueError("its answer is cut off (finish_reason is length)")
         return _told_in(text)
 
 
 def _told_in(text: str) -> _Told:
-    """Returns the last object in the answer, which may begin with thoughts. Raises ValueError or MsgspecError."""
+    """Returns the last object in the answer, which may follow thoughts. Raises ValueError or MsgspecError."""
+    text = text.rpartition("</think>")[2]
+    if "<think>" in text:
+        raise ValueError("its answer ends within its thoughts")
     decoder, last, begin = json.JSONDecoder(), None, text.find("{")
     while begin >= 0:
         end = begin + 1
-        with suppress(ValueError):  # It is a brace of the thoughts.
+        with suppress(ValueError):  # It is a brace of a sentence.
             found, after = decoder.raw_decode(text, begin)
             if "action" in found:
                 last, end = found, after

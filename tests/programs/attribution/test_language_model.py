@@ -15,8 +15,8 @@ from tests.programs.attribution.played import played
 RULES = Judgement(Advice.RESTART, "rank 0: ValueError", (0,))
 
 
-def says(text: str) -> bytes:
-    return json.dumps({"choices": [{"message": {"content": text}}]}).encode()
+def says(text: str, finish_reason: str = "stop") -> bytes:
+    return json.dumps({"choices": [{"message": {"content": text}, "finish_reason": finish_reason}]}).encode()
 
 
 async def test_what_the_model_says_replaces_reason_and_advice():
@@ -46,6 +46,20 @@ async def test_the_last_object_counts_whatever_braces_are_in_the_thoughts(rest: 
         judgement, source = await LanguageModel(ModelSettings(server.url, "m", "k"))(RULES, "")
     assert (judgement.advice, judgement.reason, judgement.culprits) == (Advice.RESTART, "a bad {shard}", (3,))
     assert source == SOURCE
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        says(THOUGHTS + '{"action": "RESTART", "reason": "a bad'),
+        says(THOUGHTS.removesuffix("</think>\n")),
+        says('I first took {"action": "STOP", "reason": "?"} for', "length"),
+    ],
+)
+async def test_a_draft_in_the_thoughts_of_an_answer_that_is_cut_off_changes_nothing(answer: bytes):
+    with played() as server:
+        server.answers = [answer]
+        assert await LanguageModel(ModelSettings(server.url, "m", "k"))(RULES, "") == (RULES, "rules")
 
 
 async def test_an_answer_full_of_open_braces_is_refused_soon(caplog: pytest.LogCaptureFixture):
