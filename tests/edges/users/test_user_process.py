@@ -50,6 +50,14 @@ def test_it_gets_an_environment_of_its_own_and_one_descriptor(tmp_path: Path, mo
     assert not user_process.is_running(started.record)
 
 
+def test_its_traces_name_the_service_as_roots_do_but_have_no_password_of_roots(monkeypatch: pytest.MonkeyPatch):
+    named = {"OTEL_SERVICE_NAME": "train", "OTEL_RESOURCE_ATTRIBUTES": "cluster=a"}
+    for name, value in (*named.items(), ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=hunter2")):
+        monkeypatch.setenv(name, value)
+    environment = user_process.environment_of({})
+    assert {name: value for name, value in environment.items() if name.startswith("OTEL")} == named
+
+
 def test_only_variables_that_were_found_are_kept_for_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The next start of a supervisor with jobs waits for no user database."""
     environments: list[dict[str, str]] = []
