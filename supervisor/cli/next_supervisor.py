@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast_wire import private_files, socket_user
+
 from supervisor.edges.machine.folders import socket_dir
 
 if TYPE_CHECKING:
@@ -35,11 +37,25 @@ def wait_for_next(folder: Path, control_socket: Path, say: Callable[[str], None]
 def may_have_left(directory: Path, job_id: str) -> bool:
     """Returns whether this user's supervisor that is lost in `directory` may have left a spawner of the job.
 
-    A service for several users has a directory for each of them in its own.
+    A service for several users has a directory for each of them in its own. If a container does not see what is mounted
+    on this user's, that may hold a spawner, too.
     """
-    of_users = (directory / socket_dir.USERS).glob(f"*/{socket_dir.OWN}")
-    found = (each for path in (directory, *of_users) for each in _spawners(path / socket_dir.SPAWNERS))
+    of_users = tuple((directory / socket_dir.USERS).glob(f"*/{socket_dir.OWN}"))
+    own = [each for each in of_users if not private_files.folder_fault(each)]  # Root asks nothing in another user's.
+    if any(_may_be_hidden(each, has_own=bool(own)) for each in of_users if each not in own):
+        return True
+    found = (each for path in (directory, *own) for each in _spawners(path / socket_dir.SPAWNERS))
     return any(each.job_id == job_id and each.may_be_alive for each in found)
+
+
+def _may_be_hidden(folder: Path, *, has_own: bool) -> bool:
+    """Returns whether this may be our directory, of which only root's folder below the mount is seen.
+
+    `has_own`: one that is certainly ours is seen.
+    """
+    if folder.parent.name.startswith(f"{os.geteuid()}."):
+        return True
+    return not has_own and socket_user.is_unmapped(folder.lstat().st_uid)
 
 
 def _is_awaited(folder: Path) -> bool:
@@ -48,7 +64,7 @@ def _is_awaited(folder: Path) -> bool:
 
 def _spawners(folder: Path) -> Iterator[SpawnerIdentity]:
     """Yields the spawners that have files there, live and dead."""
-    if not os.path.isdir(folder):
+    if private_files.folder_fault(folder):  # Such as: no such file.
         return
     from supervisor.edges.workers.spawner import spawner_discovery  # Late: hardly any command needs it.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def test_a_damaged_record_is_no_reason_to_wait_and_no_fault(tmp_path: Path, aske
 @pytest.mark.parametrize("place", ["", "users/7.someone/own"])
 def test_a_lost_supervisor_may_have_left_a_job_whose_spawner_is_not_certainly_gone(tmp_path: Path, place: str) -> None:
     folder = tmp_path / place / "spawners"
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     assert not may_have_left(tmp_path, "j")
     files, listener = spawner_discovery.create_files(folder)
     listener.close()
@@ -79,3 +80,39 @@ def test_a_lost_supervisor_may_have_left_a_job_whose_spawner_is_not_certainly_go
     assert may_have_left(tmp_path, "j"), "nobody here sees whether it lives"
     files.record_path.write_text(record % ("another", own + 1, os.getpid()))
     assert not may_have_left(tmp_path, "j"), "the node has booted since"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder to another user")
+def test_root_follows_no_link_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may lead to a disk that does not answer."""
+    own, dead = tmp_path / "users/54321.someone/own", tmp_path / "dead"
+    own.mkdir(mode=0o700, parents=True)
+    dead.mkdir()
+    (own / "spawners").symlink_to(dead)
+    os.chown(own, 54321, 54321)
+    looked: list[Path] = []
+
+    def watched(real: Callable[[Path], object]) -> Callable[[Path], object]:
+        def look(path: Path) -> object:
+            looked.extend(each for each in (Path(path),) if own in each.parents)
+            return real(path)
+
+        return look
+
+    monkeypatch.setattr(os.path, "isdir", watched(os.path.isdir))
+    monkeypatch.setattr(os, "listdir", watched(os.listdir))
+    assert not may_have_left(tmp_path, "j")
+    assert looked == []
+    assert spawner_discovery.find_files(own / "spawners") == []
+    assert looked == []
+
+
+def test_the_folder_of_this_user_that_a_container_does_not_see_into_may_hold_a_spawner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sees root's folder below the mount."""
+    (tmp_path / "users/54321.someone/own").mkdir(mode=0o700, parents=True)
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    assert may_have_left(tmp_path, "j")
+    monkeypatch.setattr(os, "geteuid", lambda: 54322)
+    assert not may_have_left(tmp_path, "j")

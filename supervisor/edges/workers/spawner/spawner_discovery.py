@@ -245,11 +245,11 @@ def create_files(folder: Path) -> tuple[SpawnerFiles, socket.socket]:
 
 def find_files(folder: Path) -> list[SpawnerFiles]:
     """Returns the files of all spawners, live and dead."""
+    if private_files.folder_fault(folder):
+        return []
     try:
         names = {name.partition(".")[0] for name in os.listdir(folder)}
     except OSError:
-        return []
-    if private_files.folder_fault(folder):
         return []
     return [SpawnerFiles(folder, name) for name in sorted(names)]
 
