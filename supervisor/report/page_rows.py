@@ -14,7 +14,7 @@ from supervisor.report.timeline.timeline import Cycle, Incident, Life, Outcome, 
 
 INCIDENTS_OPEN_MAX = 4  # incidents that are shown open: the one that ended the job, and the most costly ones
 INCIDENTS_MAX = 500  # incidents shown with all details
-OVERVIEW_MAX = 2000  # incidents in the table of all
+OVERVIEW_MAX = 2000  # incidents in the table of all; if there are more, the newest
 STACKS_OPEN_MAX = 3  # groups of stacks that are shown open; the unusual ones come first
 RANKS_NAMED_MAX = 12  # of a group of stacks
 EVENTS_MAX = 30  # of one incident

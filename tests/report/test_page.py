@@ -139,21 +139,34 @@ def test_the_page_tells_what_happened():
         assert told in words, told
 
 
-def test_the_incident_that_ended_the_job_is_open_however_short_it_was():
-    incidents = life(killed_and_hung()).incidents
-    told = msgspec.structs.replace(
+def ended_by_the_last_of(count: int) -> Life:
+    """Returns a job whose incidents cost less and less, and the last one, which ended it, next to nothing."""
+    (first, *_) = life(killed_and_hung()).incidents
+    return msgspec.structs.replace(
         life(killed_and_hung()),
         incidents=tuple(
             msgspec.structs.replace(
-                incidents[0], number=number, outcome=Outcome.ENDED_JOB if number == 600 else Outcome.RESTARTED,
-                until_ns=incidents[0].began_ns + (1 if number == 600 else 10**9 * (1000 - number)),
+                first, number=number, outcome=Outcome.ENDED_JOB if number == count else Outcome.RESTARTED,
+                until_ns=first.began_ns + (1 if number == count else 10**9 * (2 * count - number)),
             )
-            for number in range(1, 601)
+            for number in range(1, count + 1)
         ),
     )  # fmt: skip
-    shown = [each for each in Seen(page(told)).named("details") if (each.get("id") or "").startswith("incident-")]
+
+
+def test_the_incident_that_ended_the_job_is_open_however_short_it_was():
+    parts = Seen(page(ended_by_the_last_of(600))).named("details")
+    shown = [each for each in parts if (each.get("id") or "").startswith("incident-")]
     assert [each["id"] for each in shown if "open" in each] == [f"incident-{number}" for number in (1, 2, 3, 600)]
     assert len(shown) == 500
+
+
+def test_the_table_of_all_incidents_leaves_out_the_oldest_ones_and_says_so():
+    text = page(ended_by_the_last_of(2001))
+    assert re.findall(r'<th scope="row"><a href="#incident-(\d+)">', text) == [str(number) for number in range(2, 2002)]
+    words = " ".join(Seen(text).words)
+    assert "The table shows the newest 2,000 of 2,001 incidents." in words
+    assert "Of 2,001 incidents, 500 are described below: those that cost most, and the one that ended the job" in words
 
 
 def test_a_straggler_is_shown_with_its_own_node_and_once():
