@@ -22,6 +22,8 @@ from tests.config.runs import CWD, request
         ("/lustre/llama-3.1", "/lustre/llama-3.1_cycle3.log"),
         ("/lustre/qwen2.5-7b", "/lustre/qwen2.5-7b_cycle3.log"),
         ("/lustre/llama-3.1.log", "/lustre/llama-3.1_cycle3.log"),
+        ("/lustre/train.4711", "/lustre/train.4711_cycle3.log"),
+        ("/lustre/train.job_42", "/lustre/train.job_42_cycle3.log"),
     ],
 )
 def test_the_cycle_stands_before_the_extension(prefix: str, path: str) -> None:
