@@ -42,7 +42,7 @@ _JOB_CYCLES = {
     "stop_requested": Kind(_NEWS, "Somebody has requested the end of the job."),
     "stop_dropped": Kind(
         _FAULT,
-        "A node without ranks was asked to stop the job and found no leader for ten minutes, so the job goes on.",
+        "A node without ranks was asked to stop the job, but no leader heard it in time, so the job goes on.",
         "If it is still to end: `holdfast stop JOB`.",
     ),
     "ranks_awaited": Kind(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from signal import SIGTERM
+from signal import SIGKILL, SIGTERM
 
 from supervisor.core.facts import JobState, Verdict
 
@@ -13,8 +13,10 @@ STOPPED_EXIT_CODE = 1  # stopped with a node's supervisor, whose node may be reb
 
 
 def is_one_request(first: int, second: int, passed_s: float) -> bool:
-    """Returns whether the second of two signals asks for nothing more than the first."""
-    return second != 0 and passed_s < (SAME_SIGTERM_S if first == second == SIGTERM else SAME_SIGNAL_S)
+    """Returns whether the second of two signals asks for nothing more than the first. 0: none was sent."""
+    if not first or second in (0, SIGKILL):
+        return False
+    return passed_s < (SAME_SIGTERM_S if first == second == SIGTERM else SAME_SIGNAL_S)
 
 
 def another(signal: int) -> str:

@@ -1173,22 +1173,18 @@ class Stay(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class StopAsked(_message.Message):
-    __slots__ = ["at_once", "grace_s", "is_final", "is_first_of_node", "is_repeated", "reason", "signal"]
+    __slots__ = ["at_once", "grace_s", "is_final", "reason", "signal"]
     AT_ONCE_FIELD_NUMBER: _ClassVar[int]
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
     IS_FINAL_FIELD_NUMBER: _ClassVar[int]
-    IS_FIRST_OF_NODE_FIELD_NUMBER: _ClassVar[int]
-    IS_REPEATED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     at_once: bool
     grace_s: float
     is_final: bool
-    is_first_of_node: bool
-    is_repeated: bool
     reason: str
     signal: int
-    def __init__(self, reason: _Optional[str] = ..., signal: _Optional[int] = ..., is_repeated: bool = ..., grace_s: _Optional[float] = ..., is_final: bool = ..., is_first_of_node: bool = ..., at_once: bool = ...) -> None: ...
+    def __init__(self, reason: _Optional[str] = ..., signal: _Optional[int] = ..., grace_s: _Optional[float] = ..., is_final: bool = ..., at_once: bool = ...) -> None: ...
 
 class StoreServed(_message.Message):
     __slots__ = ["cycle", "host", "node", "port"]

@@ -168,11 +168,9 @@ class StopAsked(msgspec.Struct, frozen=True):
 
     reason: str
     signal: int
-    is_repeated: bool = False  # for a new leader: nobody has asked again
     grace_s: float | None = None  # how long the ranks may take; None: as configured
-    is_final: bool = False  # an operator has stopped it: no scheduler may start it again
-    is_first_of_node: bool = False  # a signal, and that node's launcher had none before that was another request
-    at_once: bool = False  # a signal after another request to its node; one of an earlier version leaves it False
+    is_final: bool = False  # an operator's command: no scheduler may start it again
+    at_once: bool = False  # the second signal to its node, or SIGKILL: the ranks of all nodes are killed
 
 
 class LeaveAsked(msgspec.Struct, frozen=True):

@@ -97,7 +97,7 @@ class WindingDown(msgspec.Struct, frozen=True):
 
     outcome: Verdict | Stop
     until_s: float
-    asked_at_s: float | None = None  # when the last stop was asked for
+    is_stop_asked: bool = False  # perhaps while a verdict was being carried out
     may_be_stop_until_s: float | None = None  # a scheduler may have ended the rank: a stop asked for by then counts
 
 

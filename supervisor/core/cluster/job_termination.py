@@ -27,7 +27,7 @@ from supervisor.core.cluster.node_states import GONE, UNHEARD, Member, MemberSta
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.job_text import succeeded_sentence
 from supervisor.core.root_cause import first_cause
-from supervisor.core.stop_verdict import STOP_FOLLOWS_S, is_one_request, stopped_verdict
+from supervisor.core.stop_verdict import STOP_FOLLOWS_S, stopped_verdict
 
 WIND_DOWN_S = 60.0  # beyond the workers' grace period, for a node to report that it has stopped
 VERDICT_S = 60.0  # for a node to confirm the verdict
@@ -61,7 +61,7 @@ def wind_down(state: State, outcome: Verdict | Stop, now_s: float, *, may_be_sto
     phase = WindingDown(
         outcome,
         _until_s(state, signal, grace_s, now_s),
-        asked_at_s=now_s if stop is not None else None,
+        is_stop_asked=stop is not None,
         may_be_stop_until_s=now_s + STOP_FOLLOWS_S if may_be_stop and stop is None else None,
     )
     state = msgspec.structs.replace(state, phase=phase)
@@ -151,25 +151,21 @@ def root_cause_found(state: State) -> tuple[Action, ...]:
 
 
 def _stop_again(state: State, phase: WindingDown, event: cluster_messages.StopAsked, now_s: float) -> Outcome:
-    """Handles a further request: after the first stop, a signal ends everything at once, like a second Ctrl-C.
+    """Handles a further request: one that says so ends everything at once, and a command shortens the time of all.
 
-    Not so the first signal of each node: what ends nodes one after another asks each of them once. A node knows best
-    when its signals came: the leader may hear them late and together.
+    Any other one, and a request that is repeated, asks nothing more of the other nodes: what ends nodes one after
+    another signals each of them once. The node decides, because the leader may hear signals late and together.
     """
-    asked_at_s, outcome = phase.asked_at_s, phase.outcome
+    outcome = phase.outcome
+    is_command = event.is_final and outcome_asked(state, event) != outcome
     if event.is_final and isinstance(outcome, Stop) and not outcome.signal:
         phase = msgspec.structs.replace(phase, outcome=msgspec.structs.replace(outcome, is_final=True))
         state = msgspec.structs.replace(state, phase=phase)
-    if not event.at_once:
-        if event.is_repeated or (event.is_first_of_node and asked_at_s is not None):
-            return state, ()
-        first = outcome.signal if isinstance(outcome, Stop) else event.signal  # a stop during a verdict is not kept
-        if asked_at_s is not None and is_one_request(first, event.signal, now_s - asked_at_s):
-            return state, ()
-    at_once = event.at_once or (asked_at_s is not None and event.signal != 0)
+    if phase.is_stop_asked and not event.at_once and not is_command:
+        return state, ()
     until_s = min(phase.until_s, _until_s(state, event.signal, event.grace_s, now_s))
-    phase = msgspec.structs.replace(phase, asked_at_s=now_s, until_s=until_s)
-    order = orders.WindDown(event.reason, event.signal, at_once=at_once, grace_s=event.grace_s)
+    phase = msgspec.structs.replace(phase, is_stop_asked=True, until_s=until_s)
+    order = orders.WindDown(event.reason, event.signal, at_once=event.at_once, grace_s=event.grace_s)
     return msgspec.structs.replace(state, phase=phase), _to_all(state, order)
 
 

@@ -247,8 +247,8 @@ def take(state: State, phase: TakingOver, event: Event, now_s: float) -> Resolve
             return state, (), ()
         case cluster_messages.DeadlineReached():
             pass
-        case StopAsked() if phase.stop is None:
-            phase = msgspec.structs.replace(phase, stop=event)
+        case StopAsked():
+            phase = _with_stop(phase, event)
         case _:
             _keep(phase, event)
             return state, (), ()
@@ -270,7 +270,16 @@ def _with_report(phase: TakingOver, stands: NodeStands, ledger: Ledger) -> Takin
     if stands.cycle > ledger.cycle:
         phase.beyond[node] = None
     stop = next(iter(missed_reports.stop_of(stands)), None)
-    return phase if stop is None or phase.stop is not None else msgspec.structs.replace(phase, stop=stop)
+    return phase if stop is None else _with_stop(phase, stop)
+
+
+def _with_stop(phase: TakingOver, stop: StopAsked) -> TakingOver:
+    """Adds a stop. After the first one, only a command or a kill asks for more."""
+    if phase.stop is None:
+        return msgspec.structs.replace(phase, stop=stop)
+    if (stop.is_final or stop.at_once) and stop != phase.stop:
+        _keep(phase, stop)
+    return phase
 
 
 def _keep(phase: TakingOver, event: Event) -> None:

@@ -152,14 +152,14 @@ def ended_alone(state: State, event: NodeStopped | VerdictTaken, now_s: float) -
     """Handles a node that has ended the job by itself, after a defect or because it knew no leader.
 
     If it may have ranks that the others need or wait for, the job ends everywhere: its own report of the fault may have
-    been fenced.
+    been fenced. Before the first cycle, no node has any.
     """
     node, known = event.node, state.members.get(event.node)
     if isinstance(event, NodeStopped) or known is None or known.state in UNHEARD:
         return state, ()  # From a refused node.
     has_part = known.cycle == state.cycle and node in state.parts and node not in state.vacant
     is_waited_for = isinstance(state.phase, Gathering) and known.state in BUSY
-    if has_part or is_waited_for or state.cycle < 0 or node == state.leader:
+    if has_part or is_waited_for or node == state.leader:
         state = with_member(state, node, Member(MemberState.STOPPED))
         verdict = Verdict(JobState.FAILED, 1, f"node {node} has given up the job")
         return job_termination.wind_down(state, verdict, now_s)

@@ -468,7 +468,7 @@ def _say(state: State, report: cluster.Event, now_s: float, jitter: float) -> _R
     said: list[cluster.Event] = [report]
     if isinstance(report, cluster.NodeStands):
         kept = (each for at_s, each in state.requests if now_s - at_s < KEPT_S)
-        said = [_introduced(state, report, now_s), *map(_repeated, kept)]
+        said = [_introduced(state, report, now_s), *kept]
     actions: tuple[Action, ...] = ()
     match state.phase:
         case Leading():
@@ -494,10 +494,6 @@ def _introduced(state: State, stands: cluster.NodeStands, now_s: float) -> clust
         heard_cycle=heard.cycle if heard is not None else -1,
         heard_ago_s=max(0.0, now_s - heard.at_s) if heard is not None else 0.0,
     )  # fmt: skip
-
-
-def _repeated(request: Request) -> Request:
-    return msgspec.structs.replace(request, is_repeated=True) if isinstance(request, cluster.StopAsked) else request
 
 
 # --- the end -------------------------------------------------------------------------------------------------------

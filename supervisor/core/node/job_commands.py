@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from signal import SIGKILL
 from typing import assert_never
 
 import msgspec
@@ -55,56 +56,42 @@ def with_running(command: Command, workers: tuple[Worker, ...]) -> Command:
 def _stop_requested(state: State, event: node_messages.StopRequested, now_s: float) -> Outcome:
     """Reports a requested stop, which the coordinator orders on all nodes, so none takes it for a fault.
 
-    The workers of this node stop at once: that needs nobody's consent, and the coordinator may be out of reach.
+    The workers of this node stop at once: that needs nobody's consent, and the coordinator may be out of reach. A
+    node's second signal, and SIGKILL always, ends everything at once on all nodes (decision 37).
     """
+    state = job_leaving.without_old_stop(state, now_s)
+    is_same = is_one_request(state.last_signal, event.signal, now_s - state.last_signal_at_s)
+    is_second = state.last_signal != 0 and event.signal != 0 and not is_same
+    if event.signal and not is_same:
+        state = msgspec.structs.replace(state, last_signal=event.signal, last_signal_at_s=now_s)
     if event.of_node and _may_leave(state, event):
         asked = cluster_messages.LeaveAsked(
             state.node, event.reason, event.signal, or_stop=True, grace_s=event.grace_s,
             with_ranks=event.leaves or (state.leaving is not None and state.leaving.asked.with_ranks),
         )  # fmt: skip
-        return job_leaving.ask(state, asked, now_s)
+        return job_leaving.ask(state, asked, now_s, is_second_signal=is_second)
     if max(state.rules.rendezvous.max_nodes, state.rules.restart.min_nodes) > 1:
         event = msgspec.structs.replace(event, reason=f"{event.reason} on node {state.node}")
-    state = job_leaving.without_old_stop(state, now_s)
-    has_workers, (before_s, before) = type(state.phase) in _WITH_WORKERS, _stop_before(state)
-    is_same = before_s is not None and is_one_request(before, event.signal, now_s - before_s)
-    is_again = before_s is not None and not is_same
-    at_once = is_again and event.signal != 0
+    has_workers = type(state.phase) in _WITH_WORKERS
+    at_once = is_second or event.signal == SIGKILL
     is_final = not event.signal and not event.of_node
     asked = cluster_messages.StopAsked(
-        event.reason, event.signal, grace_s=event.grace_s, is_final=is_final,
-        is_first_of_node=event.of_node and event.signal != 0 and not is_again, at_once=at_once,
-    )  # fmt: skip
-    said = _awaited(state, event, is_same=is_same, is_again=is_again) if has_workers else event.reason
+        event.reason, event.signal, grace_s=event.grace_s, is_final=is_final, at_once=at_once
+    )
+    said = _awaited(state, event, is_same=is_same, is_second=is_second) if has_workers else event.reason
     told = (transitions.say(state, "stop_requested", said), transitions.tell(state, asked))
     if is_same:
         return state, told
-    if before_s is None:
+    if state.stop_at_s is None:
         state = msgspec.structs.replace(
             state, stop_reason=event.reason, stop_signal=event.signal, stop_is_final=is_final,
-            stop_grace_s=event.grace_s,
+            stop_grace_s=event.grace_s, stop_at_s=now_s,
         )  # fmt: skip
     if not has_workers:
-        return (state if before_s is not None else msgspec.structs.replace(state, stop_at_s=now_s)), told
-    state = msgspec.structs.replace(state, stop_at_s=now_s)
+        return state, told
     order = orders.WindDown(event.reason, event.signal, at_once=at_once, grace_s=event.grace_s)
     state, stops = transitions.wind_down(state, order)
     return state, (*told, *stops)
-
-
-def _stop_before(state: State) -> tuple[float | None, int]:
-    """Returns when a stop was asked for here last, None if never, and by which signal.
-
-    A signal that asked to leave counts if its node can't leave, so that the whole job ends.
-    """
-    leaving = state.leaving
-    if state.stop_at_s is not None or leaving is None or not leaving.asked.signal:
-        return state.stop_at_s, state.stop_signal
-    match state.phase:
-        case phases.Stopping(phases.Leave()) | phases.Stopped():
-            return leaving.asked_at_s, leaving.asked.signal
-        case _:
-            return None, leaving.asked.signal
 
 
 def _may_leave(state: State, event: node_messages.StopRequested) -> bool:
@@ -131,22 +118,23 @@ def _leave_requested(state: State, reason: str, now_s: float) -> Outcome:
             return job_leaving.ask(state, asked, now_s)
 
 
-def _awaited(state: State, event: node_messages.StopRequested, *, is_same: bool, is_again: bool) -> str:
+def _awaited(state: State, event: node_messages.StopRequested, *, is_same: bool, is_second: bool) -> str:
     """Returns the reason, which ranks the node waits for and how long: the sender of the signal reads it.
 
-    `is_same`: the signal came so soon after another one that both are one request, and it kills nobody. `is_again`: it
-    is another request.
+    `is_same`: the signal came so soon after another one that both are one request, and it kills nobody. `is_second`:
+    it is another request.
     """
     if not event.signal or not event.running:
         return event.reason
     if is_same:
         return f"{event.reason}, too: signals this close are one request"
     ranks, is_one = named_ranks(event.running), len(event.running) == 1
-    if is_again:
-        return f"{event.reason} again: {ranks} {'is' if is_one else 'are'} killed"
-    grace_s = transitions.stop_order(state, event.signal, event.grace_s).grace_s
+    if is_second or event.signal == SIGKILL:
+        return f"{event.reason}{' again' if is_second else ''}: {ranks} {'is' if is_one else 'are'} killed"
     who, whom = ("has", "it") if is_one else ("have", "them")
-    return f"{event.reason}: {ranks} {who} {grace_s:g} s to end; {another(event.signal)} kills {whom} at once"
+    grace_s = transitions.stop_order(state, event.signal, event.grace_s).grace_s
+    given = f"{grace_s:g} s" if state.stop_at_s is None else f"the rest of {'its' if is_one else 'their'} time"
+    return f"{event.reason}: {ranks} {who} {given} to end; {another(event.signal)} kills {whom} at once"
 
 
 def _restart_requested(state: State, reason: str) -> Outcome:

@@ -17,25 +17,25 @@ from supervisor.core import orders, worker_messages
 from supervisor.core.cluster.cluster_messages import LeaveAsked
 from supervisor.core.job_phases import Leaving, State
 from supervisor.core.node import phase_transitions as transitions
-from supervisor.core.stop_verdict import another, is_one_request, left_sentence, left_verdict, stopped_verdict
+from supervisor.core.stop_verdict import another, left_sentence, left_verdict, stopped_verdict
 
 ANSWER_S = 3.0  # for the leader's answer, where nothing runs
 ANSWER_WITH_RANKS_S = 10.0  # where ranks run: they may not be stopped for nothing
 STOP_KEPT_S = 600.0  # a stop asked for where nothing runs; later, people have seen that the job goes on
+STOP_KEPT_IN_CYCLE_S = 10.0  # if a cycle has begun since: its leader may have had no time to hear the stop
 
 Outcome = transitions.Outcome
 
 _WAITS = frozenset({phases.Pending, phases.Rendezvous, phases.Down})
+_WORKS = frozenset({phases.AwaitingStore, phases.Starting, phases.Running, phases.Finished})
 _ANSWERS = frozenset({orders.JoinAgain, orders.WindDown})
 
 
-def ask(state: State, asked: LeaveAsked, now_s: float) -> Outcome:
+def ask(state: State, asked: LeaveAsked, now_s: float, *, is_second_signal: bool = False) -> Outcome:
     """Asks the leader to let the node go. A second signal does not wait for it; one signal after a drain does."""
     before = state.leaving
     if before is not None and (before.asked.or_stop or not asked.or_stop):
-        passed_s = now_s - before.asked_at_s
-        is_again = asked.signal != 0 and not is_one_request(before.asked.signal, asked.signal, passed_s)
-        return leave_alone(state, before, at_once=True) if is_again else (state, ())
+        return leave_alone(state, before, at_once=True) if is_second_signal else (state, ())
     alone_at_s = None if asked.with_ranks and not asked.or_stop else now_s + ANSWER_WITH_RANKS_S
     if type(state.phase) in _WAITS:
         alone_at_s = now_s + ANSWER_S
@@ -72,24 +72,39 @@ def next_deadline_s(state: State) -> float | None:
         return None
     if state.leaving is not None:
         return state.leaving.alone_at_s
-    if state.stop_at_s is None or type(state.phase) not in _WAITS:
+    return _stop_until_s(state)
+
+
+def _stop_until_s(state: State) -> float | None:
+    """Returns until when a stop that was asked for here is kept, or waits for a first leader."""
+    if state.stop_at_s is None:
         return None
-    return state.stop_at_s + (ANSWER_S if _is_unled(state) else STOP_KEPT_S)
+    if type(state.phase) in _WORKS:
+        return state.stop_at_s + STOP_KEPT_IN_CYCLE_S
+    if type(state.phase) in _WAITS:
+        return state.stop_at_s + (ANSWER_S if _is_unled(state) else STOP_KEPT_S)
+    return None
 
 
 def drop_old_stop(state: State, now_s: float) -> Outcome:
     """Drops a stop that no leader has heard for too long, and says so."""
     after = without_old_stop(state, now_s)
-    if after is state:
+    if after is state or state.stop_at_s is None:
         return state, ()
-    text = f"no leader has heard the stop within {STOP_KEPT_S:g} s, and the job goes on: {state.stop_reason}"
+    passed_s = now_s - state.stop_at_s
+    text = f"no leader has heard the stop within {passed_s:.0f} s, and the job goes on: {state.stop_reason}"
     return after, (transitions.say(state, "stop_dropped", text),)
 
 
 def without_old_stop(state: State, now_s: float) -> State:
     """Returns the state without a stop that no leader has heard for so long that it may stop nothing any more."""
-    is_old = state.stop_at_s is not None and now_s >= state.stop_at_s + STOP_KEPT_S
-    return transitions.without_stop(state) if is_old and type(state.phase) in _WAITS else state
+    until_s = _stop_until_s(state)
+    if until_s is None or now_s < until_s or _is_unled(state):
+        return state
+    state = msgspec.structs.replace(
+        state, stop_reason="", stop_signal=0, stop_is_final=False, stop_grace_s=None, stop_at_s=None
+    )
+    return state if state.leaving is not None else msgspec.structs.replace(state, last_signal=0)
 
 
 def _is_unled(state: State) -> bool:

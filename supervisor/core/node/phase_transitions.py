@@ -58,7 +58,7 @@ def refusal(state: State, phase: phases.Pending) -> Action:
 
 def begin(state: State, assignment: Assignment, reason: str, now_s: float) -> Outcome:
     state = msgspec.structs.replace(
-        without_stop(state),  # The job goes on: no leader has heard it.
+        state,
         phase=phases.AwaitingStore(assignment),
         cycle=assignment.cycle,
         assignment=assignment,
@@ -80,13 +80,6 @@ def begin(state: State, assignment: Assignment, reason: str, now_s: float) -> Ou
         return state, (said, prepare)  # It was requested ahead and is on its way.
     state, actions = use_store(state, store.host, store.port)
     return state, (said, prepare, *actions)
-
-
-def without_stop(state: State) -> State:
-    """Forgets a stop that was asked for on this node."""
-    return msgspec.structs.replace(
-        state, stop_reason="", stop_signal=0, stop_is_final=False, stop_grace_s=None, stop_at_s=None
-    )
 
 
 def use_store(state: State, host: str, port: int) -> Outcome:
@@ -175,7 +168,8 @@ def stop_order(state: State, signal: int = 0, grace_s: float | None = None) -> w
     """Returns the order for a signal to the launcher; 0: for a restart or a command. `grace_s` None: as configured."""
     configured_s = state.rules.term_timeout_s if signal else state.rules.workers_stop_timeout_s
     grace_s = configured_s if grace_s is None else grace_s
-    return worker_messages.StopWorkers(signal or int(signals.SIGTERM), grace_s, by_signal=signal != 0)
+    is_cause = signal != 0 and (state.stop_at_s is None or state.stop_signal != 0)  # No command came before it.
+    return worker_messages.StopWorkers(signal or int(signals.SIGTERM), grace_s, by_signal=is_cause)
 
 
 def leave_stopping(state: State, event: worker_messages.WorkersGone, now_s: float) -> Outcome:

@@ -120,7 +120,7 @@ def step(state: State, event: Event, *, now_s: float, cycle: int, ranks: Ranks, 
         alive = tuple(each.rank for each in worker_group.workers_of(ranks.group) if not each.ended and not is_over)
         ending, told = slow_exits.step(
             ending, event, now_s=now_s, job_id=rules.job_id, cycle=cycle,
-            alive=alive, by_signal=ranks.job.stop_signal != 0,
+            alive=alive, by_signal=ranks.job.last_signal != 0,
         )  # fmt: skip
         actions += told
     same = arming is state.arming and stops is state.stops and main_threads is state.main_threads

@@ -46,7 +46,9 @@ from tests.core.playbook import Playbook
 Play = Playbook[coordinator.State]
 NODES = ("a", "b")
 SIGNALLED = StopAsked("the launcher got SIGTERM", 15)
-FIRST = msgspec.structs.replace(SIGNALLED, is_first_of_node=True)
+AGAIN = msgspec.structs.replace(SIGNALLED, at_once=True)
+BY_KIM = StopAsked("stopped by kim", 0, is_final=True)
+SUPERVISOR_ENDS = StopAsked("the supervisor ends", 0)
 FAILED = Verdict(JobState.FAILED, 1, "rank 0 failed")
 TERMINATED = NodeFailed("a", 0, "rank 0 was killed by SIGTERM", may_be_stop=True)
 
@@ -91,47 +93,46 @@ def test_a_signal_that_all_ranks_of_all_nodes_answer_with_0_is_a_success() -> No
     assert verdict(play).exit_code == 128 + 15
 
 
-def test_a_second_signal_ends_everything_at_once_but_not_the_echo_of_the_first() -> None:
-    play = running() >> SIGNALLED
-    play.at(1.9) >> SIGNALLED << ()
-    play.at(2.0) >> SIGNALLED
-    assert {each.order for each in play.of(Send)} == {WindDown("the launcher got SIGTERM", 15, at_once=True)}
-
-
-def test_a_second_ctrl_c_ends_everything_at_once_but_not_the_echo_of_the_first() -> None:
-    interrupted = StopAsked("the launcher got SIGINT", 2)
-    play = running() >> interrupted
-    play.at(0.05) >> interrupted << ()
-    play.at(0.1) >> interrupted
-    assert {each.order for each in play.of(Send)} == {WindDown("the launcher got SIGINT", 2, at_once=True)}
-
-
 @pytest.mark.parametrize("signal", [2, 15])
 def test_the_first_signal_of_each_node_ends_nothing_at_once_however_much_later_it_comes(signal: int) -> None:
-    first = StopAsked("the launcher got it", signal, is_first_of_node=True)
+    first = StopAsked("the launcher got it", signal)
     play = running() >> first
     play.at(3.0) >> first << ()
-    play.at(6.0) >> msgspec.structs.replace(first, is_first_of_node=False)
+    play.at(6.0) >> msgspec.structs.replace(first, at_once=True)
     assert {each.order for each in play.of(Send)} == {WindDown("the launcher got it", signal, at_once=True)}
 
 
 def test_a_first_signal_while_a_verdict_is_carried_out_is_passed_on_and_that_of_the_next_node_kills_nobody() -> None:
-    play = running() >> NodeFailed("a", 0, "rank 0 failed") >> FIRST
-    assert {each.order for each in play.of(Send)} == {WindDown(FIRST.reason, 15)}
-    play.at(3.0) >> FIRST << ()
-    play.at(6.0) >> SIGNALLED
+    play = running() >> NodeFailed("a", 0, "rank 0 failed") >> SIGNALLED
+    assert {each.order for each in play.of(Send)} == {WindDown(SIGNALLED.reason, 15)}
+    play.at(3.0) >> SIGNALLED << ()
+    play.at(6.0) >> AGAIN
     assert {each.order.at_once for each in play.of(Send)} == {True}
 
 
-def test_the_first_signal_of_a_node_kills_nobody_where_a_command_or_another_leader_has_begun_the_stop() -> None:
-    play = running() >> StopAsked("the supervisor ends", 0)
-    play.at(3.0) >> FIRST << ()
+def under_a_new_leader() -> Play:
     play = new_leader(msgspec.structs.replace(of_nodes(IN_CYCLE_4, "a", "b"), stop_signal=15, stop_reason="SIGTERM"))
     play >> stands("a", 0) >> stands("b", 1)
     assert orders_to(play, WindDown) == ["a", "b"]
-    play.at(3.0) >> FIRST << ()
-    play >> SIGNALLED
-    assert {each.order.at_once for each in play.of(Send)} == {True}
+    return play
+
+
+def test_the_first_signal_of_a_node_kills_nobody_where_a_command_or_another_leader_has_begun_the_stop() -> None:
+    for play in (running() >> SUPERVISOR_ENDS, running() >> BY_KIM, under_a_new_leader()):
+        play.at(3.0) >> SIGNALLED << ()
+        play >> AGAIN
+        assert {each.order.at_once for each in play.of(Send)} == {True}
+
+
+def test_the_end_of_one_nodes_supervisor_after_a_signal_shortens_the_time_of_no_other_node() -> None:
+    play = running() >> SIGNALLED
+    play.at(10.0) >> SUPERVISOR_ENDS << ()
+
+
+def test_a_command_that_the_last_leader_did_not_hear_shortens_the_time_of_all_and_none_is_carried_out_twice() -> None:
+    play = under_a_new_leader() >> BY_KIM
+    assert {each.order for each in play.of(Send)} == {WindDown("stopped by kim")}
+    running() >> BY_KIM >> BY_KIM << ()
 
 
 @pytest.mark.parametrize("asked", [SIGNALLED, StopAsked("stopped by kim", 0, grace_s=600.0)])
@@ -143,19 +144,17 @@ def test_ranks_of_a_node_that_comes_back_during_a_stop_have_as_much_time_as_the_
 
 
 def test_a_second_signal_of_a_node_counts_however_soon_after_the_first_the_leader_hears_it() -> None:
-    play = running() >> FIRST
-    again = msgspec.structs.replace(SIGNALLED, at_once=True)
-    play >> again
-    assert {each.order for each in play.of(Send)} == {WindDown(again.reason, 15, at_once=True)}
+    play = running() >> SIGNALLED >> AGAIN
+    assert {each.order for each in play.of(Send)} == {WindDown(AGAIN.reason, 15, at_once=True)}
     play = new_leader(msgspec.structs.replace(of_nodes(IN_CYCLE_4, "a", "b"), verdict=FAILED))
-    play >> stands("a", 0) >> stands("b", 1) >> again
+    play >> stands("a", 0) >> stands("b", 1) >> AGAIN
     assert {each.order.at_once for each in play.of(Send)} == {True}
 
 
-def test_an_operators_signal_to_the_job_after_that_of_a_launcher_ends_everything_at_once() -> None:
-    play = running() >> FIRST
-    play.at(30.0) >> StopAsked("by kim", 9)
-    assert {each.order for each in play.of(Send)} == {WindDown("by kim", 9, at_once=True)}
+def test_an_operators_sigkill_ends_everything_at_once_however_soon_after_another_stop_the_leader_hears_it() -> None:
+    for play in (running() >> SIGNALLED, under_a_new_leader()):
+        play >> StopAsked("by kim", 9, at_once=True)
+        assert {each.order for each in play.of(Send)} == {WindDown("by kim", 9, at_once=True)}
 
 
 def test_a_job_that_may_not_restart_ends_everywhere_with_the_code_that_says_so() -> None:
@@ -173,7 +172,7 @@ def test_advice_that_comes_too_late_changes_no_verdict() -> None:
 def test_a_command_after_a_signal_shortens_the_grace() -> None:
     play = running() >> SIGNALLED
     first_s = coordinator.next_deadline_s(play.state) or 0.0
-    play.at(2.0) >> StopAsked("stopped by kim", 0)
+    play.at(2.0) >> BY_KIM
     assert {each.order for each in play.of(Send)} == {WindDown("stopped by kim")}
     assert (coordinator.next_deadline_s(play.state) or 0.0) < first_s
     assert verdict(stopped(play)).reason == "the launcher got SIGTERM"

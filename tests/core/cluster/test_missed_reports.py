@@ -30,7 +30,7 @@ def test_a_node_that_waits_has_opened_the_job_and_joined() -> None:
 
 
 def test_a_stop_comes_before_the_report_that_the_node_has_stopped() -> None:
-    asked = StopAsked("stopped by kim", 0, is_repeated=True)
+    asked = StopAsked("stopped by kim", 0)
     stopped = NodeStopped("a", all_succeeded=False)
     assert missed_reports.of_node(ASKED) == (JobOpened("a", ASKED.rules), asked, stopped)
     assert missed_reports.stop_of(ASKED) == (asked,)
@@ -40,7 +40,7 @@ def test_a_stop_comes_before_the_report_that_the_node_has_stopped() -> None:
 @pytest.mark.parametrize("state", [MemberState.OPENED, MemberState.JOINED, MemberState.DOWN])
 def test_a_stop_that_no_leader_heard_comes_before_the_report_that_the_node_waits(state: MemberState) -> None:
     waits = stands("c", None, state, stop_reason="by kim", stop_is_final=True, stop_grace_s=600.0)
-    asked = StopAsked("by kim", 0, is_repeated=True, grace_s=600.0, is_final=True)
+    asked = StopAsked("by kim", 0, grace_s=600.0, is_final=True)
     assert missed_reports.of_newcomer(waits)[:2] == (JobOpened("c", waits.rules), asked)
 
 
@@ -79,4 +79,4 @@ def test_who_keeps_a_node_out_comes_before_the_report_that_it_has_joined() -> No
 def test_what_was_asked_for_on_a_node_whose_workers_are_to_be_stopped() -> None:
     asked = LeaveAsked("a", "drained by kim", with_ranks=True)
     leaves = stands("a", 0, MemberState.RUNNING, leave=asked, stop_reason="stopped by kim")
-    assert missed_reports.asked_of(leaves) == (StopAsked("stopped by kim", 0, is_repeated=True), asked)
+    assert missed_reports.asked_of(leaves) == (StopAsked("stopped by kim", 0), asked)

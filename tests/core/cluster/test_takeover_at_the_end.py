@@ -137,6 +137,16 @@ def test_a_newcomer_that_ended_alone_before_it_met_the_leader_does_not_end_the_j
     assert play.state.members["c"].state is MemberState.REFUSED
 
 
+def test_a_newcomer_that_was_stopped_alone_does_not_end_a_job_that_has_not_begun_yet():
+    play = new_leader(Ledger(), others_may_train=False)
+    play >> stands("a", None, MemberState.JOINED)
+    play >> stands("c", None, MemberState.INFORMED, stop_reason="by kim", stop_is_final=True)
+    assert not orders_to(play, WindDown)
+    assert play.state.members["c"].state is MemberState.REFUSED
+    play >> stands("b", None, MemberState.JOINED)
+    assert orders_to(play, StartCycle) == ["a", "b"]
+
+
 def test_the_ledger_is_lost_and_a_node_that_runs_is_not_held_up_by_one_that_is_lost():
     play = new_leader(Ledger())
     play >> stands("a", 0)
@@ -243,7 +253,7 @@ def test_a_stop_of_which_no_leader_knew_ends_the_job_although_another_rank_has_f
         play >> known[node]
     assert orders_to(play, WindDown) == ["a", "b"]
     assert "restart_decided" not in kinds(play)
-    play >> StopAsked("the launcher got SIGTERM", 15, is_repeated=True)
+    play >> StopAsked("the launcher got SIGTERM", 15)
     assert orders_to(play, WindDown) == [], "nobody has asked again"
     play >> NodeStopped("a", all_succeeded=False)
     assert {each.order.verdict for each in play.of(Send) if isinstance(each.order, Conclude)} == {

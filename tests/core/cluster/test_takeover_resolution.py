@@ -74,16 +74,31 @@ def test_a_node_that_has_stopped_alone_does_not_stop_the_others() -> None:
     assert isinstance(play.state.phase, Running)
 
 
-@pytest.mark.parametrize("is_repeated", [False, True], ids=["while it takes over", "while nobody leads"])
-def test_a_second_signal_before_the_take_over_ends_kills_the_ranks_of_all_nodes(*, is_repeated: bool) -> None:
+def test_a_second_signal_before_the_take_over_ends_kills_the_ranks_of_all_nodes() -> None:
     """Its terminal has said so: "again: ranks 0 to 1 are killed"."""
-    first = StopAsked("got SIGINT on node a", 2, is_repeated=is_repeated, is_first_of_node=True)
-    again = StopAsked("got SIGINT on node a", 2, is_repeated=is_repeated, at_once=True)
+    first = StopAsked("got SIGINT on node a", 2)
+    again = StopAsked("got SIGINT on node a", 2, at_once=True)
     play = new_leader(OF_A_B)
     play >> stands("a", 0) >> first
     play.at(3.0) >> again
     play.at(4.0) >> stands("b", 1)
     assert [each.order.at_once for each in play.of(Send) if each.node == "b"] == [False, True]
+
+
+def test_the_first_signals_of_many_nodes_leave_room_for_a_second_one_during_the_take_over() -> None:
+    play = new_leader(OF_A_B)
+    play >> stands("a", 0)
+    for number in range(leader_takeover.WAITING_MAX + 100):
+        play >> StopAsked(f"got SIGTERM on node {number}", 15)
+    play >> StopAsked("got SIGTERM on node 0", 15, at_once=True) >> stands("b", 1)
+    assert [each.order.at_once for each in play.of(Send) if each.node == "b"] == [False, True]
+
+
+def test_a_command_that_was_typed_during_a_stop_while_nobody_led_shortens_the_time_of_all() -> None:
+    play = new_leader(msgspec.structs.replace(OF_A_B, stop_signal=15, stop_reason="SIGTERM"))
+    play >> stands("a", 0, MemberState.FAILED, stop_reason="SIGTERM", stop_signal=15)
+    play >> stands("b", 1, MemberState.FAILED, stop_reason="by kim", stop_is_final=True)
+    assert [each.order for each in play.of(Send) if each.node == "a"] == [WindDown("SIGTERM", 15), WindDown("by kim")]
 
 
 def test_the_time_that_ranks_have_to_save_is_that_of_the_stop_under_the_next_leader_too() -> None:

@@ -184,7 +184,7 @@ def test_wishes_are_said_again_to_a_leader_that_comes_in_time() -> None:
         >> LinkLost("", 0.0, was_heard=True)
     )
     play.at(KEPT_S / 2) >> Said(STANDS)
-    again = StopAsked("a person", 0, is_repeated=True)  # else a second signal would end the grace of the first
+    again = StopAsked("a person", 0)
     assert [each.report for each in play.of(Report)][1:] == [again], "a cordon is a part of NodeStands"
     play.at(KEPT_S) >> Said(STANDS)
     assert [each.report for each in play.of(Report)][1:] == []

@@ -52,7 +52,7 @@ def test_a_node_of_a_job_alone_stops_it() -> None:
 
 def test_a_node_with_ranks_stops_the_job_and_its_ranks_at_once() -> None:
     state, actions = job.step(in_phase(phases.Running()), signalled(), now_s=0.0)
-    assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM, is_first_of_node=True)]
+    assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM)]
     assert state.phase == phases.Stopping(phases.Leave())
 
 
@@ -161,7 +161,7 @@ def test_a_second_signal_to_a_node_that_could_not_leave_kills_everywhere_and_its
     state, _ = job.step(state, orders.WindDown("got SIGTERM", TERM), now_s=0.1)
     assert state.phase == phases.Stopping(phases.Leave())
     state, actions = job.step(state, signalled(leaves=True), now_s=1.9)
-    assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM, is_first_of_node=True)]
+    assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM)]
     assert worker_messages.KillWorkers() not in actions
     _, actions = job.step(state, signalled(leaves=True), now_s=3.0)
     assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM, at_once=True)]
@@ -172,17 +172,31 @@ def test_the_first_signal_of_a_node_whose_ranks_another_one_has_ended_kills_nobo
     state, _ = job.step(in_phase(phases.Running()), orders.WindDown("got SIGTERM on node a", TERM), now_s=0.0)
     event = msgspec.structs.replace(signalled(leaves=True), running=(2, 3))
     state, actions = job.step(state, event, now_s=3.0)
-    assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM, is_first_of_node=True)]
+    assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM)]
     assert worker_messages.KillWorkers() not in actions
     (said,) = [each.event.reason for each in actions if isinstance(each, node_messages.Publish)]
     assert said.startswith("got SIGTERM on node b: ranks 2 to 3 have 1800 s to end; another one after 2 s kills")
 
 
-def test_a_signal_by_command_to_the_whole_job_is_no_first_signal_of_a_node() -> None:
-    """`holdfast stop --signal KILL`, typed on another node than the one that got SIGTERM."""
+@pytest.mark.parametrize("number", [TERM, int(signals.SIGKILL)])
+def test_a_signal_by_command_counts_as_one_to_its_node_and_sigkill_kills_everywhere(number: int) -> None:
+    """`holdfast stop --signal`, typed on another node than the one that got SIGTERM."""
+    kills = number == signals.SIGKILL
     state, _ = job.step(in_phase(phases.Running()), orders.WindDown("got SIGTERM on node a", TERM), now_s=0.0)
-    _, actions = job.step(state, node_messages.StopRequested("j", "by kim", int(signals.SIGKILL)), now_s=30.0)
-    assert told(actions, StopAsked) == [StopAsked("by kim on node b", int(signals.SIGKILL))]
+    state, actions = job.step(state, node_messages.StopRequested("j", "by kim", number), now_s=0.05)
+    assert told(actions, StopAsked) == [StopAsked("by kim on node b", number, at_once=kills)]
+    assert (worker_messages.KillWorkers() in actions) is kills
+    _, actions = job.step(state, signalled(), now_s=10.0)
+    assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM, at_once=True)], "it is the second one"
+
+
+def test_the_end_of_the_supervisor_is_no_first_signal_to_a_node_that_waits_to_leave() -> None:
+    """A node that reboots ends its supervisor and its launchers, one after the other."""
+    state, _ = job.step(in_phase(phases.Running()), signalled(leaves=True, signal=0), now_s=0.0)
+    state, actions = job.step(state, signalled(leaves=True), now_s=1.0)
+    assert (state.phase, actions) == (phases.Running(), ())
+    _, actions = job.step(state, signalled(leaves=True), now_s=3.0)
+    assert worker_messages.KillWorkers() in actions
 
 
 def has_ended_its_part(phase: phases.Phase) -> phases.State:
@@ -199,7 +213,7 @@ def has_ended_its_part(phase: phases.Phase) -> phases.State:
 def test_a_second_signal_to_a_node_whose_own_part_has_ended_kills_the_ranks_of_the_others(phase: phases.Phase) -> None:
     state = has_ended_its_part(phase)
     _, actions = job.step(state, signalled(leaves=True), now_s=1.9)
-    assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM, is_first_of_node=True)], "an echo"
+    assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM)], "an echo"
     _, actions = job.step(state, signalled(leaves=True), now_s=60.0)
     assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM, at_once=True)]
 
@@ -349,11 +363,19 @@ def test_a_stop_of_a_node_whose_ranks_have_stopped_is_no_old_one() -> None:
     assert introduced(state, 10 * job_leaving.STOP_KEPT_S)[1].stop_reason == "by kim on node b"
 
 
-def test_a_stop_that_the_job_went_on_after_is_over_once_the_node_has_ranks() -> None:
-    """Else the next leader would stop the job for it, and the first signal would kill the ranks at once."""
-    state, _ = job.step(asked_on_a_spare(600.0), orders.StartCycle(Assignment(4, 1, 2, 4, 2), "go"), now_s=1.0)
+@pytest.mark.parametrize("signal", [0, TERM])
+def test_a_stop_is_kept_for_a_moment_after_a_cycle_has_begun_and_then_dropped_with_a_sentence(signal: int) -> None:
+    """The order crossed it. Later, a leader would stop a job that goes on, and a first signal would kill the ranks."""
+    spare = msgspec.structs.replace(unled(), has_met_leader=True)
+    state, _ = job.step(spare, node_messages.StopRequested("j", "by kim", signal, grace_s=600.0), now_s=0.0)
+    state, _ = job.step(state, orders.StartCycle(Assignment(4, 1, 2, 4, 2), "go"), now_s=1.0)
     assert isinstance(state.phase, phases.AwaitingStore)
     _, stands, _ = introduced(state, 2.0)
+    assert (stands.stop_reason, stands.stop_signal, stands.stop_grace_s) == ("by kim on node b", signal, 600.0)
+    assert job.next_deadline_s(state) == job_leaving.STOP_KEPT_IN_CYCLE_S
+    state, actions = job.step(state, node_messages.DeadlineReached(), now_s=job_leaving.STOP_KEPT_IN_CYCLE_S)
+    assert [each.event.kind for each in actions if isinstance(each, node_messages.Publish)] == ["stop_dropped"]
+    _, stands, _ = introduced(state, 20.0)
     assert (stands.stop_reason, stands.stop_is_final, stands.stop_grace_s) == ("", False, None)
     state, actions = job.step(state, node_messages.StopRequested("j", "got SIGTERM", TERM), now_s=3600.0)
     assert [each for each in actions if isinstance(each, worker_messages.KillWorkers)] == []

@@ -168,6 +168,38 @@ def test_a_sigterm_that_a_script_passes_on_late_kills_nobody() -> None:
     assert by_hand.actions == [KillTree(JOB, 0)]
 
 
+@pytest.mark.parametrize("of_node", [True, False], ids=["the supervisor ends", "holdfast stop"])
+@pytest.mark.parametrize("again_s", [0.3, 1.0])
+def test_a_signal_after_a_stop_without_one_is_a_first_signal_and_prolongs_nothing(
+    *, of_node: bool, again_s: float
+) -> None:
+    """A reboot, or a hook of a pod, ends the supervisor or types `holdfast stop` before the launcher is signalled."""
+    job = running(rules(2)).send(StopRequested(JOB, "it ends", of_node=of_node))
+    signalled = StopRequested(JOB, "got SIGTERM", SIGTERM, of_node=True)
+    job.send(signalled, at=again_s)
+    assert job.of(KillTree) == []
+    said = "got SIGTERM: ranks 0 to 1 have the rest of their time to end; another one after 2 s kills them at once"
+    assert job.said("stop_requested")[1:] == [said]
+    job.pass_to(14.9)
+    assert job.of(KillTree) == []
+    job.pass_to(15.0)
+    assert job.actions == [KillTree(JOB, 0)]
+    again = running(rules(2)).send(StopRequested(JOB, "it ends", of_node=of_node)).send(signalled, at=again_s)
+    again.send(signalled, at=again_s + 3.0)
+    assert again.actions == [KillTree(JOB, 0)]
+
+
+def test_a_sigkill_by_command_kills_the_whole_job_at_once() -> None:
+    job = running(rules(2)).send(StopRequested(JOB, "got SIGTERM", SIGTERM))
+    job.send(StopRequested(JOB, "by kim", int(signals.SIGKILL)), at=0.05)
+    assert job.actions == [KillTree(JOB, 0)]
+    first = running(rules(2)).send(StopRequested(JOB, "by kim", int(signals.SIGKILL)))
+    assert first.said("stop_requested") == ["by kim: ranks 0 to 1 are killed"]
+    assert first.actions == [KillTree(JOB, 0)]
+    first.send(WorkersEmptied(JOB, 0))
+    assert first.verdict() == Verdict(JobState.STOPPED, 137, "by kim")
+
+
 def test_a_command_after_a_signal_shortens_its_grace() -> None:
     job = in_first_cycle().send(StopRequested(JOB, "signalled", SIGINT))
     job.send(StopRequested(JOB, "stopped by kim"), at=2.0)
@@ -201,15 +233,14 @@ def test_a_stop_reaches_the_ranks_of_its_node_although_no_leader_answers() -> No
     state, actions = node.step(job.state, signalled, now_s=1.0)
     assert [each for each in actions if isinstance(each, SignalWorkers)] == [TERM_ALL]
     assert [each.report for each in actions if isinstance(each, node_messages.TellCoordinator)] == [
-        StopAsked("signalled", SIGTERM, is_first_of_node=True)
+        StopAsked("signalled", SIGTERM)
     ]
     for at_s, kills in ((1.05, []), (2.9, []), (3.0, [KillTree(JOB, 0)])):
         state, actions = node.step(state, signalled, now_s=at_s)
         assert [each for each in actions if isinstance(each, KillTree)] == kills, at_s
         (told,) = [each.report for each in actions if isinstance(each, node_messages.TellCoordinator)]
         assert isinstance(told, StopAsked)
-        assert told.is_first_of_node is not bool(kills), "what is one request with the first signal kills nobody"
-        assert told.at_once is bool(kills)
+        assert told.at_once is bool(kills), "what is one request with the first signal kills nobody"
     state, actions = node.step(state, node_messages.Ordered(JOB, Introduce()), now_s=3.5)
     (stands,) = [each.report for each in actions if isinstance(each, node_messages.TellCoordinator)]
     assert isinstance(stands, NodeStands)

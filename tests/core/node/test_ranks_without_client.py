@@ -21,7 +21,7 @@ STOPPED = node_messages.RankStopped(JOB, 0, 1, 812, int(signals.SIGSTOP), 1.0)
 
 
 def ranks_of(monitor: rank_monitor.State, rules: JobRules, calculated: HangLimits | None = None) -> Ranks:
-    job = State("a", rules, Running(), limits=calculated, stop_signal=int(signals.SIGTERM))
+    job = State("a", rules, Running(), limits=calculated, last_signal=int(signals.SIGTERM))
     group = worker_group.Running(0, (Worker(0, 4, 811), Worker(1, 5, 812)))
     return Ranks(4, (monitor, monitor), (call_watch.Idle(), call_watch.Idle()), job, group)
 
