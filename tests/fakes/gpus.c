@@ -24,7 +24,7 @@ typedef struct {
 } Device;
 typedef struct { uint32_t device, xid, instance; } Xid;
 typedef struct {
-    uint32_t devices, init_status, hangs, calls, inits, xids, old_driver, crashes, counted_more, unused;
+    uint32_t devices, init_status, hangs, calls, inits, xids, old_driver, crashes, counted_more, device_hangs;
     Xid xid[XIDS];
     Device device[DEVICES];
 } State;
@@ -47,6 +47,7 @@ static State *gpus(void) {
 }
 static Device *at(void *handle) {
     uintptr_t number = (uintptr_t)handle;
+    while (__atomic_load_n(&gpus()->device_hangs, __ATOMIC_ACQUIRE)) usleep(1000);
     return &gpus()->device[number >= MIG_HANDLE ? (number - MIG_HANDLE) / MIGS : number - 1];
 }
 static Mig *mig_at(void *handle) {
@@ -179,8 +180,12 @@ int nvmlDeviceGetGpuFabricInfoV(void *device, Fabric *info) {
     return SUCCESS;
 }
 
-/* Events: those that the test has appended, each told once to each process. */
-int nvmlEventSetCreate(void **set) { *set = (void *)1; return SUCCESS; }
+/* Events: those that the test appends once a process has a set, each told once to each process. */
+int nvmlEventSetCreate(void **set) {
+    *set = (void *)1;
+    xids_taken = gpus()->xids;
+    return SUCCESS;
+}
 int nvmlDeviceRegisterEvents(void *device, unsigned long long kinds, void *set) {
     (void)set;
     (void)at(device);

@@ -69,7 +69,7 @@ class _State(ctypes.Structure):
                 "old_driver",
                 "crashes",
                 "counted_more",
-                "unused",
+                "device_hangs",  # of calls that name a GPU
             )
         ),
         ("xid", _Xid * XIDS_MAX),

@@ -59,12 +59,14 @@ class GpuProbe:
     async def _look(self, spec: JobSpec) -> tuple[HealthFinding, ...]:
         begun_s = anyio.current_time()
         visible = spec.visible_gpus
-        answer = cast("dict[str, Any]", await self._gpus.process.ask("fitness", visible=visible))
-        xids = tuple((str(uuid), int(xid)) for uuid, xid in answer["xids"])
+        process = self._gpus.process
+        answer = cast("dict[str, Any]", await process.ask("fitness", visible=visible))
+        xids = tuple(sorted(process.xids))
         look = gpu_verdict.Look(tuple(map(_words, answer["gpus"])), tuple(map(str, answer["lost"])), xids)
         took_s = anyio.current_time() - begun_s
         known = msgspec.structs.replace(self._known, names=self._names.get(visible, ()))
         findings, self._known = gpu_verdict.judge(look, known, took_s=took_s)
+        process.xids.clear()
         self._names[visible] = self._known.names
         return findings
 

@@ -6,8 +6,9 @@ that a driver or a GPU does not know is None, which says nothing against the GPU
 
 from __future__ import annotations
 
+import ctypes
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 LINKS_MAX = 32
@@ -51,6 +52,7 @@ class Driver:
         self._lacks: tuple[type[Exception], ...] = ()  # refusals of what a driver or a GPU does not have
         self._losses: tuple[type[Exception], ...] = ()
         self._events: Any = None
+        self._watched: dict[int | None, str] = {}  # UUIDs by handle: one whose GPU does not answer still tells
         self._uuids: dict[int, str] = {}  # by index, of all GPUs seen so far: an ill one may have none any more
         self._wholes: dict[str, str] = {}  # by slice seen so far: the UUID of its GPU
 
@@ -292,23 +294,28 @@ class Driver:
         nvml = self._nvml
         self._events = self._try(nvml.nvmlEventSetCreate)
         for device in self.devices(None) if self._events is not None else ():
+            self._watched[_address(device.whole)] = self._uuid_of_whole(device.whole)
             self._try(
                 lambda device=device: nvml.nvmlDeviceRegisterEvents(
                     device.whole, nvml.nvmlEventTypeXidCriticalError, self._events
                 )
             )
 
-    def xids(self) -> list[tuple[str, int]]:
-        """Returns the events since the last call, as (UUID of the GPU, Xid).
+    def xids(self) -> Iterator[tuple[str, int]]:
+        """Yields the events since the last call, as (UUID of the GPU, Xid), each as soon as NVML has told it, once.
 
         Leaves out those of one instance of a GPU: the slice of another job may be ill.
         """
+        self.ready()
         self.watch_xids()
-        found: list[tuple[str, int]] = []
         for _ in range(XIDS_AT_ONCE_MAX if self._events is not None else 0):
             event = self._try(lambda: self._nvml.nvmlEventSetWait_v2(self._events, 0))
             if event is None:  # No event is left.
                 break
             if event.gpuInstanceId == NO_INSTANCE:
-                found.append((self._uuid_of_whole(event.device), int(event.eventData)))
-        return found
+                uuid = self._watched.get(_address(event.device)) or self._uuid_of_whole(event.device)
+                yield uuid, int(event.eventData)
+
+
+def _address(handle: Any) -> int | None:  # noqa: ANN401 - as above
+    return ctypes.cast(handle, ctypes.c_void_p).value

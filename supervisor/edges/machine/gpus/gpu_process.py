@@ -51,6 +51,7 @@ class GpuProcess:
         self._environment = environment
         self._asked = asked
         self.answer_s = answer_s
+        self.xids = set[tuple[str, int]]()  # (UUID, Xid), also of questions given up; the caller clears it
         self._current: _Running | None = None
         self._doomed: list[_Running] = []  # killed, but not ended yet
         self._starting = anyio.Lock()
@@ -118,7 +119,7 @@ class GpuProcess:
         start = partial(_execute, [sys.executable, "-P", "-c", PROGRAM], environment)
         try:
             process = await self._threads.call(start, timeout_s=self.answer_s, discard=process_table.discard)
-            return _Running(process, self._asked)
+            return _Running(process, self._asked, self.xids)
         except OSError as error:
             raise SilentError(f"{sys.executable} cannot be started ({error.strerror or error})") from error
 
@@ -133,9 +134,10 @@ class GpuProcess:
 class _Running:
     """One process, from its start until it is reaped."""
 
-    def __init__(self, process: subprocess.Popen[bytes], asked: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], asked: str, xids: set[tuple[str, int]]) -> None:
         """Raises OSError without a descriptor of the process, which has then ended."""
         self.process = process
+        self._xids = xids
         self._name = f"the process that asks {asked}"
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, asyncio.Future[dict[str, object]]] = {}
@@ -196,6 +198,10 @@ class _Running:
         *lines, self._rest = self._rest.split(b"\n")
         for line in lines:
             answer = cast("dict[str, object]", json.loads(line))
+            if "xid" in answer:
+                uuid, xid = cast("tuple[str, int]", answer["xid"])
+                self._xids.add((uuid, xid))
+                continue
             future = self._waiting.pop(cast("int", answer["id"]), None)
             if future is None or future.done():
                 continue
@@ -208,6 +214,7 @@ class _Running:
         code = self.process.poll()
         if code is None:
             return
+        self._read()  # its last words
         self._loop.remove_reader(self._handle)
         self._loop.remove_reader(self._answers)
         os.close(self._handle)

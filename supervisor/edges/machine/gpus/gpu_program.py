@@ -1,7 +1,8 @@
 """The disposable process: it alone calls NVML, whose calls may hang if a GPU is ill, or reads network cards.
 
 It reads questions from standard input, one JSON object a line, and writes each answer with the question's number to
-standard output. Answers to waits come later, all others at once. The process ends at the end of its input.
+standard output. Answers to waits come later, all others at once. An Xid event, which NVML tells only once, is an answer
+of its own, without a number, so that it isn't lost with the question. The process ends at the end of its input.
 """
 
 from __future__ import annotations
@@ -109,11 +110,12 @@ class Program:
         return {}
 
     def _fitness(self, question: Question) -> Answer:
+        for uuid, xid in self._driver.xids():
+            self._say({"xid": (uuid, xid)})  # before any GPU is asked: an ill one may not answer
         devices = self._driver.devices(question["visible"])
         return {
             "gpus": [list(self._driver.fitness(device)) for device in devices],
             "lost": self._driver.lost(question["visible"]),
-            "xids": [list(each) for each in self._driver.xids()],
         }
 
     def _fabric(self, question: Question) -> Answer:

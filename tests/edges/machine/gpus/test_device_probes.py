@@ -213,6 +213,40 @@ async def test_a_driver_that_hangs_or_does_not_start_tells_nothing_about_the_nod
     assert time.monotonic() - before_s < 20
 
 
+async def test_an_event_is_not_lost_with_the_look_that_was_given_up(node_gpus: NodeGpus, gpus: Gpus) -> None:
+    """The job has ended meanwhile."""
+    probe = GpuProbe(node_gpus)
+    await probe.look(SPEC)
+    gpus.report_xid(0, 79)
+    gpus.state.device_hangs = 1
+    async with anyio.create_task_group() as looking:
+        looking.start_soon(probe.look, SPEC)
+        await anyio.wait_all_tasks_blocked()
+        looking.cancel_scope.cancel()
+    gpus.state.device_hangs = 0
+    for _ in range(2):
+        found = {each.subject: each for each in await probe.look(SPEC)}
+        assert found["GPU 0"].reason == "GPU 0: Xid 79: it has fallen off the bus"
+        assert (found["GPU 0"].health, found["GPU 1"].health) == (Health.UNHEALTHY, Health.HEALTHY)
+
+
+async def test_an_event_is_not_lost_with_the_process_that_its_gpu_keeps_from_answering(
+    node_gpus: NodeGpus, gpus: Gpus
+) -> None:
+    probe = GpuProbe(node_gpus)
+    await probe.look(SPEC)
+    node_gpus.process.answer_s = 1.0
+    gpus.report_xid(0, 119)
+    gpus.state.device_hangs = 1
+    [found] = await probe.look(SPEC)
+    assert found.health is Health.UNANSWERED
+    node_gpus.process.answer_s = 20.0
+    gpus.state.device_hangs = 0
+    found = {each.subject: each for each in await probe.look(SPEC)}
+    assert found["GPU 0"].reason == "GPU 0: Xid 119: its system processor does not answer"
+    assert (found["GPU 0"].health, found["GPU 1"].health) == (Health.UNHEALTHY, Health.HEALTHY)
+
+
 def test_a_look_that_is_started_and_asks_twice_ends_before_its_deadline() -> None:
     waits_s = (gpu_process.ANSWER_S, 2 * (gpu_process.DOOMED_S + gpu_process.ANSWER_S), device_probes.CONFIRM_S)
     assert sum(waits_s) < node_check_plans.DEVICES_DEADLINE_S

@@ -39,13 +39,16 @@ async def test_it_starts_with_the_first_question_and_answers_many(process: GpuPr
 
 async def test_what_the_driver_says_of_a_gpu(process: GpuProcess, gpus: Gpus) -> None:
     gpus[1].action, gpus[1].ecc_errors, gpus[1].remap_pending, gpus[1].links_up = 1, 2, 1, 0b1011
+    await process.warm()
     gpus.report_xid(0, 79)
     answer = await process.ask("fitness", visible=None)
     well = Fitness("GPU 0", gpus[0].uuid.decode(), False, "", 0, False, False, links=(True,) * 4)
     ill = Fitness("GPU 1", gpus[1].uuid.decode(), False, "gpu reset", 2, False, True, links=(True, True, False, True))
     assert answer["gpus"] == [[*each[:-1], list(each[-1])] for each in (well, ill)]
-    assert answer["xids"] == [[gpus[0].uuid.decode(), 79]]
-    assert (await process.ask("fitness", visible=["1"]))["xids"] == [], "each event is told once"
+    assert process.xids == {(gpus[0].uuid.decode(), 79)}
+    process.xids.clear()
+    await process.ask("fitness", visible=["1"])
+    assert process.xids == set(), "each event is told once"
     gpus[0].action_status = gpus[0].ecc_status = 3
     found = cast("list[list[object]]", (await process.ask("fitness", visible=["0"]))["gpus"])
     assert found[0][3:5] == [None, None], "not supported"
