@@ -104,14 +104,15 @@ def set_limits(pid: int, limits: Limits) -> None:
 def raise_hard(pid: int, limits: Limits) -> None:
     """Raises hard limits to at least these, as far as root may. Needs root.
 
-    Raises the soft one where both are equal, since a supervisor uses all that it may have.
+    Raises the soft one where both are equal, since a supervisor uses all that it may have; but never that of STACK, by
+    which the C library sizes the stacks of all threads of the programs that it starts.
     """
     for name, _, hard in limits:
         number = getattr(resource, f"RLIMIT_{name}")
         with suppress(OSError, ValueError):  # more than the node allows, or the process is gone
             soft, had = resource.prlimit(pid, number)
             if _less(hard, had) != hard:
-                resource.prlimit(pid, number, (hard if soft == had else soft, hard))
+                resource.prlimit(pid, number, (hard if soft == had and name != "STACK" else soft, hard))
 
 
 def highest(one: Limits, other: Limits) -> Limits:

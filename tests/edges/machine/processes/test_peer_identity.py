@@ -113,6 +113,19 @@ def test_each_limit_that_can_be_raised_is_raised_and_the_soft_one_where_it_was_a
         process.kill()
 
 
+def test_threads_get_no_larger_stacks_from_a_higher_limit(monkeypatch: pytest.MonkeyPatch):
+    """The C library takes the size of all threads' stacks from the soft limit. Needs no right to raise any."""
+    limits = {resource.RLIMIT_STACK: (8 << 20, 8 << 20), resource.RLIMIT_NOFILE: (300, 300)}
+
+    def prlimit(_: int, number: int, wanted: tuple[int, int] | None = None) -> tuple[int, int]:
+        limits[number] = wanted or limits[number]
+        return limits[number]
+
+    monkeypatch.setattr(resource, "prlimit", prlimit)
+    peer_identity.raise_hard(1, (("STACK", 8 << 20, 32 << 20), ("NOFILE", 300, 400)))
+    assert limits == {resource.RLIMIT_STACK: (8 << 20, 32 << 20), resource.RLIMIT_NOFILE: (400, 400)}
+
+
 def test_the_highest_limits_keep_the_soft_ones():
     infinite = resource.RLIM_INFINITY
     one, other = (("NOFILE", 5, 300), ("STACK", 6, infinite)), (("NOFILE", 9, 400), ("STACK", 9, 7))
