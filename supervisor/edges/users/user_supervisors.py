@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 
 from supervisor.edges.machine.own_process import accepting
 from supervisor.edges.machine.own_process.threads import in_thread_or_here
-from supervisor.edges.machine.processes.peer_identity import Identity, Limits
+from supervisor.edges.machine.processes.peer_identity import Identity, Limits, highest
 from supervisor.edges.users import user_link_messages as messages
 from supervisor.edges.users import user_process, user_supervisor_limit
 from supervisor.edges.users.supervisor_processes import SupervisorProcesses
@@ -198,6 +198,8 @@ class UserSupervisors:
 
     async def _start(self, user: _User, limits: Limits) -> None:
         """Starts a supervisor. Raises HoldfastError."""
+        if user.record is not None:
+            limits = highest(user.record.limits, limits)  # The first to come back may have the lowest.
         login = self._login_of(user.identity.uid)
         if user.record is None and not await in_thread_or_here(user.folder.path.exists):
             uids = await in_thread_or_here(self._folders.uids)

@@ -37,6 +37,19 @@ async def test_the_next_supervisor_of_a_user_has_the_highest_limits_that_its_pro
         await come(users, ALICE)  # it is there before the end, which closes what it has opened
 
 
+async def test_the_client_that_meets_no_supervisor_does_not_lower_the_limits_of_the_next_one(tmp_path: Path) -> None:
+    async with house(tmp_path) as (users, fakes):
+        await come(users, ALICE, (("NOFILE", 256, 4096),))
+        link = users._users[ALICE.name].link  # pyright: ignore[reportPrivateUsage]
+        assert link is not None
+        fakes.end(ALICE.uid)
+        await link.ended.wait()
+        await come(users, ALICE, (("NOFILE", 200, 300),))  # before the pause after a crash is over
+        assert fakes.records[1].limits == (("NOFILE", 256, 4096),)
+        (record,) = (tmp_path / "run").rglob("record.json")
+        assert UserFolder(record.parent, tmp_path).record() == fakes.records[1]
+
+
 async def test_restarts_of_supervisors_wait_for_nobody_of_the_same_login(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
