@@ -120,8 +120,8 @@ class _Service:
             cordon = await in_thread_or_here(kept.read)
             logins = Logins()
             users = UserSupervisors(
-                self._folders, SupervisorProcesses(self), tasks, login_of=logins.of, cordon=cordon,
-                keep_cordon=kept.keep,
+                self._folders, SupervisorProcesses(self), tasks, login_of=logins.of,
+                count_of_login=logins.count, cordon=cordon, keep_cordon=kept.keep,
             )  # fmt: skip
             dispatcher = ConnectionDispatcher(
                 self._listener, admission=self._admission, login_of=logins.of, hand_over=users.hand_over, refuse=refuse

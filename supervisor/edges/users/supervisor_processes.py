@@ -74,11 +74,13 @@ class SupervisorProcesses:
         *,
         is_first: bool = False,
         is_last: bool = False,
+        check: Callable[[], None] | None = None,
     ) -> StartedSupervisor:
         """Starts a supervisor. Raises HoldfastError.
 
         `is_first`: it has no jobs yet. Others are restarts, whose jobs must not wait for those of the same login.
-        `is_last`: however often, since it only ends its jobs.
+        `is_last`: however often, since it only ends its jobs. `check`: called first, in the thread of the start; it may
+        block, and raise HoldfastError.
         """
         whose = login if is_first else identity.name
         starts = self._of.setdefault(whose, _Starts())
@@ -93,6 +95,8 @@ class SupervisorProcesses:
             def start() -> StartedSupervisor:
                 with discarding:
                     pass  # The next start, first or not, must not meet what a late one has left.
+                if check is not None:
+                    check()
                 return self._processes.start(identity, limits, folder)
 
             def discard(late: StartedSupervisor) -> None:

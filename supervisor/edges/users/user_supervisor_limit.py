@@ -28,13 +28,9 @@ def check(logins: Sequence[int], login: int, uid: int) -> None:
         )
 
 
-def check_folders(logins: Sequence[int], login: int, uid: int) -> None:
-    """Raises ExhaustedError if `uid`, which counts for `login`, may not have one more folder.
-
-    Args:
-        logins: for which login each folder counts.
-    """
-    if login and logins.count(login) >= FOLDERS_OF_ONE_MAX:
+def check_folders(count: int, uid: int) -> None:
+    """Raises ExhaustedError if `uid`, whose login has `count` folders, may not have one more."""
+    if uid and count >= FOLDERS_OF_ONE_MAX:
         raise ExhaustedError(
             f"cannot start the supervisor of user id {uid}: its login has come with {FOLDERS_OF_ONE_MAX} different "
             "sets of groups or subordinate user ids since this node has booted; use one of them"

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import subprocess
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
 import anyio
@@ -65,17 +65,19 @@ class UserSupervisors:
         tasks: TaskGroup,
         *,
         login_of: Callable[[int], int],
+        count_of_login: Callable[[int, Sequence[int], int], int],
         cordon: str = "",
         keep_cordon: Callable[[str], Coroutine[None, None, None]] | None = None,
     ) -> None:
-        """`login_of`: see Logins.of. `cordon`: why the node is cordoned from the start.
+        """`login_of`: see Logins.of. `count_of_login`: see Logins.count.
 
-        `keep_cordon` records it for the next process of root.
+        `cordon`: why the node is cordoned from the start. `keep_cordon` records it for the next process of root.
         """
         self._folders = folders
         self._processes = processes
         self._tasks = tasks
         self._login_of = login_of
+        self._count_of_login = count_of_login
         self._users: dict[str, _User] = {}
         self._cordon = cordon
         self._first_cordon = cordon  # what root's previous process has told those that it left
@@ -201,9 +203,6 @@ class UserSupervisors:
         if user.record is not None:
             limits = highest(user.record.limits, limits)  # The first to come back may have the lowest.
         login = self._login_of(user.identity.uid)
-        if user.record is None and not await in_thread_or_here(user.folder.path.exists):
-            uids = await in_thread_or_here(self._folders.uids)
-            user_supervisor_limit.check_folders(list(map(self._login_of, uids)), login, user.identity.uid)
         is_first = user.record is None
         if is_first:
             there = [each for each in self._users.values() if each.record is not None or each.is_starting]
@@ -212,8 +211,9 @@ class UserSupervisors:
         user.is_starting = True
         try:
             started = await self._processes.start(
-                user.identity, limits, user.folder, login, is_first=is_first, is_last=self._is_ending
-            )
+                user.identity, limits, user.folder, login, is_first=is_first, is_last=self._is_ending,
+                check=partial(self._check_folders, user) if is_first else None,
+            )  # fmt: skip
         except HoldfastError:
             if is_first:  # nobody needs its restart
                 await in_thread_or_here(user.folder.forget)
@@ -222,6 +222,14 @@ class UserSupervisors:
             user.is_starting = False
         user.record, user.process = started.record, started.process
         _log.info("supervisor %s serves user id %s", user.record.pid, user.identity.uid)
+
+    def _check_folders(self, user: _User) -> None:
+        """Raises ExhaustedError if the user may not have one more folder. Blocks on the user database."""
+        if not user.folder.path.exists():
+            uid = user.identity.uid
+            uids = self._folders.uids()
+            count = self._count_of_login(uid, uids, user_supervisor_limit.FOLDERS_OF_ONE_MAX)
+            user_supervisor_limit.check_folders(count, uid)
 
     async def _end_process(self, user: _User) -> None:
         """Returns once the former process is gone; kills one that stays.

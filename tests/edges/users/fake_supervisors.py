@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -89,9 +89,18 @@ class Fakes:
     token: EventLoopToken
 
 
+def count_of_login(uid: int, uids: Sequence[int], least: int) -> int:
+    """Counts the ids of a node without subordinate ids; see Logins.count."""
+    del least
+    return uids.count(uid)
+
+
 @asynccontextmanager
 async def house(
-    tmp_path: Path, *, login_of: Callable[[int], int] = int
+    tmp_path: Path,
+    *,
+    login_of: Callable[[int], int] = int,
+    count_of_login: Callable[[int, Sequence[int], int], int] = count_of_login,
 ) -> AsyncGenerator[tuple[UserSupervisors, Fakes]]:
     folders = UserFolders(tmp_path / "run", tmp_path / "state")
     folders.make()
@@ -100,7 +109,10 @@ async def house(
         async with anyio.create_task_group() as tasks:
             fakes.tasks, fakes.token = tasks, anyio.lowlevel.current_token()
             with anyio.fail_after(30):
-                yield UserSupervisors(folders, SupervisorProcesses(fakes), tasks, login_of=login_of), fakes
+                users = UserSupervisors(
+                    folders, SupervisorProcesses(fakes), tasks, login_of=login_of, count_of_login=count_of_login
+                )
+                yield users, fakes
             tasks.cancel_scope.cancel()
     finally:
         for record in fakes.records:

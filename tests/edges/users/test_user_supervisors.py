@@ -14,14 +14,14 @@ import pytest
 
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_identity import ROOT, Identity, Limits
-from supervisor.edges.users import supervisor_processes, user_process, user_supervisor_limit, user_supervisors
+from supervisor.edges.users import supervisor_processes, user_process, user_supervisors
 from supervisor.edges.users import user_link_messages as messages
 from supervisor.edges.users.supervisor_processes import SupervisorProcesses
 from supervisor.edges.users.user_folders import Record, UserFolder, UserFolders
 from supervisor.edges.users.user_process import StartedSupervisor
 from supervisor.edges.users.user_supervisors import UserSupervisors
 from supervisor.errors import ExhaustedError, NotNowError
-from tests.edges.users.fake_supervisors import ALICE, BOB, Fakes, come, house
+from tests.edges.users.fake_supervisors import ALICE, BOB, Fakes, come, count_of_login, house
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders for somebody else")
 
@@ -71,7 +71,9 @@ async def test_the_next_service_finds_the_supervisors_of_this_one(tmp_path: Path
     async with house(tmp_path) as (users, fakes):
         await come(users, ALICE)
         folders = UserFolders(tmp_path / "run", tmp_path / "state")
-        next_one = UserSupervisors(folders, SupervisorProcesses(fakes), fakes.tasks, login_of=int)
+        next_one = UserSupervisors(
+            folders, SupervisorProcesses(fakes), fakes.tasks, login_of=int, count_of_login=count_of_login
+        )
         await next_one.find_again()
         await come(next_one, ALICE)
         assert fakes.starts == [ALICE]
@@ -102,7 +104,8 @@ async def test_one_that_is_found_after_the_cordon_has_ended_hears_of_the_end(tmp
         fakes.receivers[0].say_cordon("")
         folders, processes = UserFolders(tmp_path / "run", tmp_path / "state"), SupervisorProcesses(fakes)
         next_one = UserSupervisors(
-            folders, processes, fakes.tasks, login_of=int, cordon="new cable", keep_cordon=keep
+            folders, processes, fakes.tasks, login_of=int, count_of_login=count_of_login, cordon="new cable",
+            keep_cordon=keep,
         )  # fmt: skip
         await come(next_one, ROOT)
         while not (kept and fakes.heard[-1:] == [messages.Cordon("")]):
@@ -165,7 +168,10 @@ async def test_a_next_service_that_knows_of_no_cordon_leaves_that_of_one_user_al
     async with house(tmp_path) as (users, fakes):
         await come(users, ALICE)
         folders = UserFolders(tmp_path / "run", tmp_path / "state")
-        await come(UserSupervisors(folders, SupervisorProcesses(fakes), fakes.tasks, login_of=int), ALICE)
+        next_one = UserSupervisors(
+            folders, SupervisorProcesses(fakes), fakes.tasks, login_of=int, count_of_login=count_of_login
+        )
+        await come(next_one, ALICE)
         assert fakes.heard == []
 
 
@@ -230,52 +236,6 @@ async def test_one_that_floods_the_service_is_killed_and_started_again(tmp_path:
         assert fakes.killed == [fakes.records[0]]
         await _gone(fakes.records[0])
         await come(users, ALICE)
-
-
-async def test_supervisors_of_one_login_are_bounded(tmp_path: Path) -> None:
-    async with house(tmp_path, login_of=lambda uid: min(uid, 60_000)) as (users, fakes):
-        for number in range(user_supervisor_limit.SUPERVISORS_OF_ONE_MAX):
-            await come(users, Identity(60_000 + number, 60_000, ()))
-        with pytest.raises(ExhaustedError, match="its login, with other groups and subordinate user ids, has 8 "):
-            await come(users, Identity(70_000, 60_000, ()))
-        with pytest.raises(ExhaustedError):
-            await come(users, Identity(60_000, 60_000, (1,)))
-        await come(users, BOB)
-        await come(users, Identity(60_000, 60_000, ()))
-        fakes.running[60_001].cancel()  # it is about to be started again: there is still no room
-        with pytest.raises(ExhaustedError):
-            await come(users, Identity(70_000, 60_000, ()))
-
-
-async def test_folders_of_one_login_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They stay, so one at a time would fill the node with folders and mounts."""
-    monkeypatch.setattr(supervisor_processes, "STARTS_AT_ONCE_MAX", 200)
-    refused = 0
-    async with house(tmp_path, login_of=lambda uid: min(uid, 54_322)) as (users, fakes):
-        for number in range(100):
-            identity = Identity(60_000 + number % 2, 60_000, (number,))
-            try:
-                await come(users, identity)
-            except ExhaustedError:
-                refused += 1
-            else:
-                await _leave(users, fakes, identity)
-        assert (refused, len(os.listdir(tmp_path / "run" / "users"))) == (36, 64)
-        with pytest.raises(ExhaustedError, match="has come with 64 different sets of groups or subordinate user ids"):
-            await come(users, Identity(70_000, 60_000, ()))
-        await come(users, Identity(60_000, 60_000, (0,)))
-        await come(users, ALICE)
-        await come(users, ROOT)
-
-
-async def _leave(users: UserSupervisors, fakes: Fakes, identity: Identity) -> None:
-    fakes.receivers[identity.uid].say_idle()
-    while messages.Leave() not in fakes.heard:
-        await anyio.lowlevel.checkpoint()
-    fakes.heard.clear()
-    fakes.end(identity.uid)
-    while identity.name in users._users:  # pyright: ignore[reportPrivateUsage]
-        await anyio.lowlevel.checkpoint()
 
 
 @pytest.mark.parametrize("does", ["ignores it", "is stopped", "has closed its socket"])

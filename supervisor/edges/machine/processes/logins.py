@@ -12,6 +12,8 @@ import pwd
 import threading
 import zlib
 from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -50,15 +52,41 @@ class Logins:
 
     def of(self, uid: int) -> int:
         """Returns the user id of the login that counts for this one. Never blocks."""
-        ranges = self._ranges
-        at = bisect_right(ranges, uid, key=lambda each: each[0]) - 1
-        owner = ranges[at][2] if at >= 0 and uid <= ranges[at][1] else uid
+        owner = self._owner(uid)
         is_itself = owner == uid or uid in self._logins
         if not is_itself:
             self._ask(uid, owner)
         if self._waiting or self._stamp() != self._read_as or self._clock.now_s() >= self._again_s:
             self._look_up_soon()
         return uid if is_itself else owner
+
+    def count(self, uid: int, uids: Sequence[int], least: int) -> int:
+        """Returns how many of `uids` count for the login of `uid`; for certain if that may be `least` or more.
+
+        Only then, it blocks on the user database.
+        """
+        whose = {uid, self._owner(uid)}
+        near = Counter(each for each in uids if not whose.isdisjoint((each, self._owner(each))))
+        if near.total() < least:
+            return near.total()
+        login = self._certain(uid)
+        return sum(times for each, times in near.items() if self._certain(each) == login)
+
+    def _certain(self, uid: int) -> int:
+        """Returns the login, also of an id that `of` had no turn to look up. Blocks on the user database."""
+        owner = self._owner(uid)
+        if owner != uid and uid not in self._logins:
+            if not _is_login(uid):
+                return owner
+            with self._lock:
+                self._logins.add(uid)
+        return uid
+
+    def _owner(self, uid: int) -> int:
+        """Returns the owner of the range that the id is in; the id itself if it is in none."""
+        ranges = self._ranges
+        at = bisect_right(ranges, uid, key=lambda each: each[0]) - 1
+        return ranges[at][2] if at >= 0 and uid <= ranges[at][1] else uid
 
     def _ask(self, uid: int, owner: int) -> None:
         """Lets the id be looked up, unless too many of this owner are: who has a range may come with any id in it."""

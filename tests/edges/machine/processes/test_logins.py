@@ -131,6 +131,31 @@ def test_one_owner_of_a_range_keeps_no_others_look_ups_out(tmp_path: Path, monke
     assert len(asked) == logins_module.OF_ONE_MAX + 1
 
 
+def test_a_count_for_a_login_is_certain_and_takes_no_turn_of_other_look_ups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[int] = []
+
+    def look_up(uid: int) -> None:
+        asked.append(uid)
+        if uid not in range(120_000, 120_100):
+            raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", look_up)
+    file = tmp_path / "subuid"
+    file.write_text("1001:100000:65536\n1002:200000:65536\n")
+    logins, own = Logins(file), [1001, 1001, 100_001, 100_001]
+    uids = [*own, *range(120_000, 120_100), 7, 1002, 200_001]
+    assert logins.count(1002, uids, 3) == 2
+    assert asked == [], "there are fewer in any case"
+    assert logins.count(1001, uids, 64) == logins.count(100_002, uids, 64) == len(own)
+    assert logins.count(120_099, uids, 64) == 1
+    assert set(asked).isdisjoint((7, 1001, 1002, 200_001))
+    assert logins.of(120_050) == 120_050
+    assert logins.of(165_000) == 1001
+    until(lambda: 165_000 in asked)
+
+
 def test_a_range_of_root_and_nonsense_make_nobody_responsible(tmp_path: Path):
     """Containers of many users may have the ids of such a range."""
     file = tmp_path / "subuid"
