@@ -206,7 +206,8 @@ class Exited(NamedTuple):
 
     `error`: the most telling line of the file that torch's @record writes (TORCHELASTIC_ERROR_FILE); "": none.
     `silence_longest_s`: for how long its main thread has executed nothing at the most; None: it was not watched.
-    `unattended_s`: the spawner had signalled it, since no supervisor came back within that time; None: it had not.
+    `unattended_s`: the spawner had signalled it, since no supervisor came back within that time, so code 0 does
+    not count as success; None: it had not, or the worker ignored it.
     """
 
     cycle: int

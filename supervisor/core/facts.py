@@ -120,10 +120,11 @@ class WorkerExit(msgspec.Struct, frozen=True):
     error: str = ""  # last line of the message in TORCHELASTIC_ERROR_FILE; "": none
     error_at_unix_s: float | None = None  # when that error was written; decides which of a node's ranks failed first
     error_at_s: float | None = None  # the same moment on the clock that nobody sets, converted at the exit; for Cause
+    unattended: bool = False  # its spawner had told it to end, for want of a supervisor: code 0 says that it has saved
 
     @property
     def succeeded(self) -> bool:
-        return self.code == 0
+        return self.code == 0 and not self.unattended
 
     @property
     def may_be_stop(self) -> bool:

@@ -160,9 +160,10 @@ class SpawnerReports:
             at_s=message.at_ns / NS_PER_S,
             core_dumped=message.core_dumped,
             out_of_memory=message.out_of_memory,
-            error=message.error if message.code == 0 else why_unattended(message) or message.error,
+            error=why_unattended(message) or message.error,
             error_at_unix_s=message.error_at_unix_s,
             error_at_s=self._own_time_s(message.error_at_unix_s),
+            unattended=message.unattended_s is not None,
         )
 
     def _own_time_s(self, unix_s: float | None) -> float | None:

@@ -398,3 +398,24 @@ def test_a_supervisor_that_returns_too_late_names_the_limit(start: Start, tmp_pa
     assert [end.partition(" was ")[2] for end in ends] == [f"killed by SIGTERM: {late}"] * 2
     assert f"{late}; raise that limit if a supervisor may be away for longer" in events[-1]["reason"]
     assert late in launch.stderr_text()
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_ranks_that_save_and_exit_0_for_want_of_a_supervisor_have_not_finished_the_job(
+    start: Start, tmp_path: Path, is_late: bool
+) -> None:
+    """One has exited when the next supervisor comes, and one still saves. Or both have, and so has their spawner."""
+    is_saved = tmp_path / "is saved"
+    with NodeDaemon(tmp_path / "hasty", "--supervisor-return-timeout", "0.5") as daemon:
+        launch = run_under(start, daemon, str(SCRIPTS / "polite.py"), str(is_saved))
+        launch.wait_for_trace("started", count=2)
+        daemon.kill()
+        launch.wait_for_trace("saved", count=2)
+        if is_late:
+            is_saved.touch()
+            wait_until(lambda: not launch.leftovers(), timeout_s=60, what="the end of the ranks")
+        daemon.start()
+        is_saved.touch()
+        assert launch.wait() == 1, launch.stderr_text()
+        reasons = [str(event["reason"]) for event in launch.events()]
+        assert any(" exited with code 0: no supervisor came back within " in each for each in reasons)

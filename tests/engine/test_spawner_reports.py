@@ -94,6 +94,14 @@ def test_an_exit_is_told_by_global_rank() -> None:
     assert not told.core_dumped
 
 
+def test_a_rank_that_saves_and_exits_0_for_want_of_a_supervisor_has_not_succeeded() -> None:
+    (event,) = JobService().read(exited(2, 1, 0)._replace(unattended_s=60.0))
+    assert isinstance(event, node_messages.WorkerExited)
+    assert not event.exit.succeeded
+    late = "no supervisor came back within --supervisor-return-timeout (60 s)"
+    assert event.exit.predicate == f"exited with code 0: {late}"
+
+
 def test_the_longest_silence_of_a_cycle_is_told_once_its_processes_are_gone() -> None:
     job_service = JobService()
     for local_rank, longest_s in ((0, 1.5), (1, 8.1)):

@@ -63,7 +63,7 @@ class Killing:
                 child.killed_by_us = True
                 if child.lingers:
                     process_tree.send(child.pid, signal.SIGKILL)
-        self._events.set_timer(f"kill {id(kill)}", wait_s, lambda: self._give_up(kill))
+        self._events.set_sliced_timer(f"kill {id(kill)}", wait_s, lambda: self._give_up(kill))
         self.go_on()
 
     def spare(self, pid: int) -> None:

@@ -49,6 +49,16 @@ def is_zombie(pid: int) -> bool:
     return fields is None or fields[0] in (b"Z", b"X")
 
 
+def ignores(pid: int, number: int) -> bool:
+    """Returns whether `pid` ignores that signal; False if it is gone."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            ignored = file.read().partition(b"\nSigIgn:")[2].split(maxsplit=1)[0]
+    except (OSError, IndexError):
+        return False
+    return bool(int(ignored, 16) >> (number - 1) & 1)
+
+
 def children_reader() -> Callable[[int], list[int]]:
     """Returns a function that lists the children of a process, for one walk.
 

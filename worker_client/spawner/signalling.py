@@ -19,7 +19,7 @@ from .event_loop import Events
 from .reaping import Ending
 
 HELPERS_AFTER_S = 10.0  # a script may itself wait for children that need the signal
-EXITED_FOR_SIGTERM = 128 + signal.SIGTERM  # as in a shell
+EXITED_FOR_SIGTERM = (0, 128 + signal.SIGTERM)  # by a handler that has saved, and as in a shell
 _TIMER = "signal helpers"
 
 
@@ -30,8 +30,10 @@ class Signalling:
         self._events = events
         self._children = children
         self._workers_first = settings.entry != "command"
+        self._return_timeout_s = None if settings.private else settings.supervisor_return_timeout_s
         self._later: dict[int, tuple[int, ...]] = {}  # worker's pid → what its helpers get
         self._is_unattended = False
+        self._ignoring: set[int] = set()  # pids of workers that ignored SIGTERM when `terminate_workers` sent it
 
     @property
     def has_workers(self) -> bool:
@@ -52,12 +54,15 @@ class Signalling:
         else:
             _send(chosen, message.numbers, whole_sessions=message.tree, leaders=leaders)
 
-    def terminate_workers(self, unattended_s: float | None) -> None:
-        """Asks the workers of all cycles to end, even stopped ones: no supervisor came back within that time."""
+    def terminate_workers(self) -> None:
+        """Asks the workers of all cycles to end, even stopped ones: no supervisor came back in time."""
         self._is_unattended = True
         for child in self._children.values():
-            child.unattended_s = unattended_s
-        self._send_to_trees(self._workers(), (signal.SIGCONT, signal.SIGTERM), ())
+            child.unattended_s = self._return_timeout_s
+        workers = self._workers()
+        if self._workers_first:  # A shell that ignores it may have a child that does not.
+            self._ignoring = {pid for pid in workers if process_tree.ignores(pid, signal.SIGTERM)}
+        self._send_to_trees(workers, (signal.SIGCONT, signal.SIGTERM), ())
 
     def call_off(self) -> None:
         """Lets workers live on that were told to end by `terminate_workers`, with their helpers."""
@@ -80,9 +85,11 @@ class Signalling:
 
     def worker_ended(self, child: Child, ending: Ending) -> None:
         """Signals its helpers, which now are below processes that this one has adopted."""
-        # It may have saved for minutes; but if it lived on, how it ends has another reason.
-        for_signal = ending.signal == signal.SIGTERM or ending.code == EXITED_FOR_SIGTERM
-        if not self._is_unattended and not for_signal:
+        # It may have saved for minutes; but if it lived on, how it ends has another reason. Nobody can tell a code 0
+        # after such a save from that of a finished script, unless the script ignored the signal.
+        for_signal = ending.signal == signal.SIGTERM or ending.code in EXITED_FOR_SIGTERM
+        has_finished = ending.code == 0 and child.pid in self._ignoring
+        if has_finished or not (self._is_unattended or for_signal):
             child.unattended_s = None
         if (numbers := self._later.pop(child.pid, None)) is not None:
             children_of = process_tree.children_reader()

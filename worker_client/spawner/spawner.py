@@ -417,8 +417,8 @@ class Spawner:
     def _end_alone(self) -> None:
         self._ending_alone = True
         self._prefork_pool.dismiss()
-        self._signalling.terminate_workers(self._reconnect.wait_s or None)
-        self._events.set_timer("lost", LOST_TERM_S if self._signalling.has_workers else 0.0, self._kill_alone)
+        self._signalling.terminate_workers()
+        self._events.set_sliced_timer("lost", LOST_TERM_S if self._signalling.has_workers else 0.0, self._kill_alone)
 
     def _kill_alone(self) -> None:
         self._ending_alone = False

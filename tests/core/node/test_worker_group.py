@@ -3,8 +3,10 @@
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
 
+import itertools
 import signal as signals
 
+import msgspec
 import pytest
 
 from supervisor.core.facts import Assignment, Cause, JobRules, WorkerExit
@@ -92,6 +94,25 @@ def test_a_rank_that_exits_0_early_is_an_event() -> None:
     assert group.next_deadline_s(play.state) is None
     play >> exited(1, code=0)
     play.has(WorkersSucceeded())
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
+def test_a_rank_that_exits_0_for_want_of_a_supervisor_is_a_fault_in_any_order(order: tuple[int, ...]) -> None:
+    play = running(3)
+    faults: list[WorkersFaulted] = []
+    for local_rank in order:
+        end = exited(local_rank, code=0)
+        if local_rank == 1:
+            told = msgspec.structs.replace(end.exit, unattended=True, error="no supervisor came back")
+            end = msgspec.structs.replace(end, exit=told)
+        play >> end
+        faults += play.of(WorkersFaulted)
+        play.lacks(WorkersSucceeded)
+    assert faults == [WorkersFaulted("rank 5 (pid 101) exited with code 0: no supervisor came back")]
+    play >> KillWorkers() >> WorkersEmptied(JOB, 0, ())
+    (gone,) = play.of(WorkersGone)
+    assert not gone.all_succeeded
+    assert gone.cause is not None
 
 
 def test_a_completion_grace_makes_it_a_fault() -> None:

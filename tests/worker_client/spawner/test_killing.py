@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,10 @@ from holdfast_wire.spawner_link import Emptied, End, Ended, KillTree, PrepareSto
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.escapes import ESCAPES, escaped
 from tests.worker_client.spawner.rig import Rig, is_alive, until, worker
-from worker_client.spawner import ports
-from worker_client.spawner.killing import KILL_WAIT_S
+from worker_client.spawner import ports, process_tree
+from worker_client.spawner.cgroup import CycleCgroups
+from worker_client.spawner.event_loop import SLICE_S, Events
+from worker_client.spawner.killing import KILL_WAIT_S, Killing
 from worker_client.spawner.process_tree import start_ticks
 
 
@@ -176,6 +180,32 @@ def test_what_cannot_be_killed_is_given_up_and_named(script: Script) -> None:
         (group / "freezer.state").write_text("THAWED")
         until(lambda: not (group / "cgroup.procs").read_text(), what="an empty cgroup")
         group.rmdir()
+
+
+def test_a_suspension_counts_little_against_what_has_to_die(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was suspended with the spawner, as in a frozen container, and has had no time to end."""
+    due: list[tuple[float, Callable[[], None]]] = []
+    emptied: list[int] = []
+
+    class Timers(Events):
+        def set_timer(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
+            due.append((delay_s, callback))
+
+    with subprocess.Popen(["sleep", "600"]) as process:
+
+        def children_reader() -> Callable[[int], list[int]]:
+            return lambda pid: [process.pid] if pid == os.getpid() else []
+
+        monkeypatch.setattr(process_tree, "children_reader", children_reader)
+        killing = Killing(Timers(), CycleCgroups("j", wanted=False), {}, {}, lambda: None)
+        killing.start(0, lambda killed, _: emptied.append(killed))
+        waited_s = 0.0
+        while not emptied:
+            delay_s, pass_it = due.pop()
+            assert delay_s <= SLICE_S
+            waited_s += delay_s
+            pass_it()
+    assert (waited_s, len(emptied)) == (KILL_WAIT_S, 1)
 
 
 def test_the_end_leaves_nothing_and_no_cgroup(script: Script, tmp_path: Path, cgroup: bool) -> None:

@@ -24,6 +24,7 @@ from tests.worker_client.spawner.rig import Rig, is_alive, until, worker
 from worker_client.spawner import process_tree
 from worker_client.spawner.children import Child
 from worker_client.spawner.event_loop import Events
+from worker_client.spawner.reaping import Ending
 from worker_client.spawner.signalling import HELPERS_AFTER_S, Signalling
 
 
@@ -170,10 +171,10 @@ def test_the_helpers_of_a_worker_that_lives_on_hear_nothing_once_that_is_called_
 
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
         children = {process.pid: Child(0, 0, process.pid, -1, None)}
-        signalling = Signalling(Timers(), children, SpawnerSettings("j", ("x",)))
+        signalling = Signalling(Timers(), children, SpawnerSettings("j", ("x",), private=False))
         signalling.call_off()
         assert not timers, "nothing was said to them"
-        signalling.terminate_workers(60.0)
+        signalling.terminate_workers()
         assert timers.keys() == {"signal helpers"}
         signalling.call_off()
         assert not timers
@@ -181,6 +182,30 @@ def test_the_helpers_of_a_worker_that_lives_on_hear_nothing_once_that_is_called_
         signalling.carry_out(Signal(0, signal.SIGTERM))
         assert children[process.pid].unattended_s is None
         process.kill()
+
+
+@pytest.mark.parametrize("has_returned", [False, True])
+@pytest.mark.parametrize(
+    ("before", "entry", "unattended_s"),
+    [("", "script", 60.0), ("trap '' TERM;", "script", None), ("trap '' TERM;", "command", 60.0)],
+)
+def test_code_0_after_the_end_for_want_of_a_supervisor_counts_only_if_the_rank_ignored_the_signal(
+    before: str, entry: str, unattended_s: float | None, has_returned: bool
+) -> None:
+    """It may be that of a handler that has saved. A shell that ignores the signal may run a script that does not."""
+    command = ["sh", "-c", f"{before} echo up; exec sleep 600"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        child = Child(0, 0, process.pid, -1, None)
+        settings = SpawnerSettings("j", ("x",), entry=entry, private=False)
+        signalling = Signalling(Events(), {process.pid: child}, settings)
+        signalling.terminate_workers()
+        if has_returned:
+            signalling.call_off()
+        signalling.worker_ended(child, Ending(process.pid, 0, None, core_dumped=False))
+        process.kill()
+    assert child.unattended_s == unattended_s
 
 
 @pytest.mark.parametrize("workers_first", [True, False])

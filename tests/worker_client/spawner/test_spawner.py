@@ -222,12 +222,32 @@ class TestSupervisorLoss:
             assert not (tmp_path / "signalled").exists()
             rig.end()
 
-    @pytest.mark.parametrize(("code", "unattended_s"), [(3, None), (143, 0.2)])
+    def test_a_suspension_in_the_ranks_last_seconds_counts_little(self, script: Script, tmp_path: Path) -> None:
+        """They still save, and the next supervisor was suspended, too."""
+        with listening(tmp_path) as at, returnable(script(ENDURING), tmp_path, at, within_s=0.2) as rig:
+            (spawned,) = rig.spawn(worker())
+            until((tmp_path / "up").exists, what="the worker")
+            rig.send(Keep({"state": "s"}, 0))
+            rig.socket.close()
+            until((tmp_path / "signalled").exists, what="the signal")
+            for pid in (rig.process.pid, spawned.pid):
+                os.kill(pid, signal.SIGSTOP)
+            time.sleep(4)
+            for pid in (rig.process.pid, spawned.pid):
+                os.kill(pid, signal.SIGCONT)
+            time.sleep(0.5)
+            assert is_alive(spawned.pid)
+            rig.come_back(at)
+            rig.end()
+
+    @pytest.mark.parametrize(
+        ("within_s", "code", "unattended_s"), [(0.2, 3, None), (0.2, 143, 0.2), (0.2, 0, 0.2), (0.0, 0, 0.0)]
+    )
     def test_a_supervisor_that_returns_in_the_ranks_last_seconds_has_those_that_live_on(
-        self, script: Script, tmp_path: Path, code: int, unattended_s: float | None
+        self, script: Script, tmp_path: Path, within_s: float, code: int, unattended_s: float | None
     ) -> None:
         """A rank that only saves before it ends, however long, has ended for want of a supervisor."""
-        with listening(tmp_path) as at, returnable(script(ENDURING), tmp_path, at, within_s=0.2) as rig:
+        with listening(tmp_path) as at, returnable(script(ENDURING), tmp_path, at, within_s=within_s) as rig:
             rig.spawn(worker())
             until((tmp_path / "up").exists, what="the worker")
             rig.send(Keep({"state": "s"}, 0))
