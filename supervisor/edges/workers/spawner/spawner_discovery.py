@@ -52,6 +52,19 @@ class Succession(msgspec.Struct, frozen=True):
     turns: int  # in which something was kept
     is_unable: bool = False  # to load what the current one has learned
 
+    @property
+    def needed(self) -> set[int]:
+        """The spawners that have a cycle, and the one that gets the next one."""
+        return {self.current, *self.owners.values()}
+
+    def held_orders(self) -> list[wire.Order]:
+        return [_as_order(wire.decode(text.encode())) for text in self.held]
+
+
+def _as_order(message: wire.Message) -> wire.Order:
+    assert isinstance(message, wire.PrepareStore | wire.ForkAhead | wire.Spawn)
+    return message
+
 
 class IncompleteError(Exception):
     """Raised if a spawner on which a job relies is missing."""
@@ -220,7 +233,7 @@ def check_whole(found: Sequence[FoundSpawner]) -> None:
         if found[0].texts:
             raise IncompleteError("what its spawner keeps does not say which spawner has which cycle")
         return
-    missing = {stood.current, *stood.owners.values()} - {each.pid for each in found}
+    missing = stood.needed - {each.pid for each in found}
     if missing:
         named = ", ".join(map(str, sorted(missing)))
         raise IncompleteError(f"its spawner (pid {named}) has ended while no supervisor was there")

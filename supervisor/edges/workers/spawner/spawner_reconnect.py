@@ -94,7 +94,7 @@ class SpawnerReconnect:
             return
         others = [each.texts for each in self._found if SUCCESSOR not in each.texts]
         stood = [*filter(None, map(spawner_discovery.succession, others))]
-        named = {pid for each in stood for pid in (each.current, *each.owners.values())}
+        named = set[int]().union(*(each.needed for each in stood))
         missing = list(self._missing.values())  # by now
         if self.unneeded or not missing or not stood or any(identity.pid in named for identity in missing):
             return

@@ -58,6 +58,11 @@ class _Successor:
         self.link: SpawnerLink | None = None
         self.ready: wire.Ready | None = None
 
+    def has_loaded(self, learned: wire.Learned | None) -> bool:
+        """Returns whether it has loaded all of that, or has told what it left out."""
+        modules = {step for step in (learned.steps if learned is not None else ()) if "=" not in step}
+        return self.ready is not None and (bool(self.ready.lost) or modules.issubset(self.ready.preloaded))
+
 
 class SpawnerSuccession:
     """Routes messages to a job's spawners; see ports.Spawner. Use it only from the event loop's thread."""
@@ -76,20 +81,22 @@ class SpawnerSuccession:
         self._tasks: TaskGroup | None = None
         self._successors: list[_Successor] = []  # oldest first; a later one has learned more
         self._owners: dict[int, SpawnerLink] = {}  # cycle with something left -> the spawner that got it
+        self._ahead: set[int] = set()  # of them: those that are prepared, while no worker of them was ordered
         self._newest_cycle = -1
         self._held: list[wire.Order] = []  # orders for the newest cycle while it waits for a successor
         self._load_ended = anyio.Event()
         self._is_bare = False  # whether the workers of the current spawner load everything themselves
         self._is_unable = False  # whether the last attempt to load what was learned last has failed
         self._living: list[SpawnerLink] = []
-        self._replaced: list[SpawnerLink] = []  # of the living: they end once the current one keeps that
+        # Of the living, and whether they were told to end: they are once the current one keeps that.
+        self._replaced: dict[SpawnerLink, bool] = {}
         self._fence: wire.Fence | None = None  # the last one
         self._collected: dict[SpawnerLink, list[wire.Order]] | None = None  # orders that are sent with the data to keep
         self._turns = 0  # turns in which something was kept
         self._texts: dict[str, str] = {}  # that are kept, for a spawner that has none of them yet
         self._complete: set[SpawnerLink] = set()  # those that had all of them
         self._hearings: dict[SpawnerLink, list[str]] = {}  # of spawners that were taken over
-        self._learned: wire.Learned | None = None  # before that; no successor was found that loaded it
+        self._learned: wire.Learned | None = None  # before that; no successor was found that has loaded it
 
     @property
     def pid(self) -> int:
@@ -105,10 +112,7 @@ class SpawnerSuccession:
             self._collected = None
         self._turns += 1
         changed = {**texts, SUCCESSION: self._as_text()}
-        self._texts |= changed
-        for name in [name for name, text in texts.items() if not text]:
-            del self._texts[name]
-
+        self._texts = {name: text for name, text in (self._texts | changed).items() if text}
         replaced = tuple(self._replaced)
 
         def kept(files: SpawnerFiles | None) -> None:
@@ -126,7 +130,7 @@ class SpawnerSuccession:
             link.keep(
                 self._texts if is_new else changed,
                 tuple(collected.get(link, ())),
-                partial(kept, link.files) if link is self._current else _nothing,
+                partial(kept, link.files) if link is self._current else lambda: None,
                 are_all=is_new,
             )
 
@@ -146,13 +150,15 @@ class SpawnerSuccession:
             case wire.End():
                 self._ending = True
                 self._held.clear()
-                self._replaced.clear()  # this ends them, too
+                self._replaced = {link: True for link, is_told in self._replaced.items() if is_told}  # this ends all
                 for successor in list(self._successors):
                     self._dismiss(successor)  # it has no workers, and might load for seconds
                 for link in list(self._living):
                     self._say(link, message)
 
     def _say(self, link: SpawnerLink, message: wire.Order) -> None:
+        if isinstance(message, wire.Spawn | wire.KillTree):
+            self._ahead.discard(message.cycle)
         if isinstance(message, wire.Signal | wire.KillTree | wire.End):
             link.let_go_on()
         if self._collected is not None and link in self._collected:
@@ -201,12 +207,12 @@ class SpawnerSuccession:
         for each in found:
             reasons: list[str] = []
             successor = _Successor()
-            if _is_needed(each, stood):
+            if each.pid in stood.needed:
                 links[each.pid] = link_to(each, Hearing(self._heard, reasons.append))
-            elif (own := succession(each.texts)) is not None and _is_needed(each, own):
+            elif (own := succession(each.texts)) is not None and each.pid in own.needed:
                 # It was replaced, and the previous supervisor ended before it could end it.
                 links[each.pid] = link_to(each, Hearing(self._heard_replaced, reasons.append))
-                self._replaced.append(links[each.pid])
+                self._replaced[links[each.pid]] = False
             else:
                 successor.ready = each.welcome.ready
                 heard = partial(self._heard_successor, successor)
@@ -215,14 +221,14 @@ class SpawnerSuccession:
             self._hearings[links[each.pid]] = reasons
             if each.pid == stood.current:
                 self._learned = each.welcome.learned
-        if self._successors or stood.is_unable:
+        if stood.is_unable or any(each.has_loaded(self._learned) for each in self._successors):
             self._learned = None
         self._living = list(links.values())
         self._current = links[stood.current]
         self._owners = {cycle: links[pid] for cycle, pid in stood.owners.items()}
         self._newest_cycle, self._is_bare, self._turns = stood.newest_cycle, stood.is_bare, stood.turns
         self._ending, self._is_unable = stood.is_ending, stood.is_unable
-        self._held = [_as_order(wire.decode(text.encode())) for text in stood.held]
+        self._held = stood.held_orders()
 
     def _as_text(self) -> str:
         stood = Succession(
@@ -263,14 +269,14 @@ class SpawnerSuccession:
         elif self._is_loading():
             self._on_message(wire.Learned((), (), f"cycle {self._newest_cycle} {_NOT_LOADED_YET}"))
         self._owners[self._newest_cycle] = self._current
+        self._ahead.add(self._newest_cycle)
 
     def _hand_over(self, successor: _Successor) -> None:
         assert successor.link is not None
         assert successor.ready is not None
-        before = self._current
         if self._turns:  # before the successor gets an order: it has workers before it can answer, or save anything
-            before.keep_between({SUCCESSOR: str(successor.link.pid)}, ())
-        self._current, self._is_bare = successor.link, False
+            self._current.keep_between({SUCCESSOR: str(successor.link.pid)}, ())
+        before, self._current, self._is_bare = self._current, successor.link, False
         self._successors.remove(successor)
         self._on_message(successor.ready)
         self._end_if_done(before)
@@ -287,6 +293,7 @@ class SpawnerSuccession:
         if not held:
             return
         self._begin_cycle()
+        self._ahead -= {message.cycle for message in held if isinstance(message, wire.Spawn)}
         if self._collected is not None or not self._turns:
             for message in held:
                 self._say(self._current, message)
@@ -300,16 +307,23 @@ class SpawnerSuccession:
                 link.keep_between(texts, tuple(held) if link is self._current else ())
 
     def _end_if_done(self, link: SpawnerLink) -> None:
-        if link is self._current or link in self._owners.values():
+        left = [cycle for cycle, owner in self._owners.items() if owner is link]
+        if link is self._current or not self._ahead.issuperset(left):
             return
-        self._replaced.append(link)
+        for cycle in left:  # A newer one was ordered: this node does not run these any more.
+            self._say(link, wire.KillTree(cycle))
+        if left:
+            return
+        self._replaced[link] = False
         if not self._turns or self._ending:  # nothing is kept of this job, or nothing more of an end
             self._end_replaced((link,))
 
     def _end_replaced(self, links: Sequence[SpawnerLink]) -> None:
-        for link in [each for each in self._replaced if each in links]:
-            self._replaced.remove(link)
-            self._say(link, wire.End())
+        for link in links:
+            if self._replaced.get(link) is False:
+                self._replaced[link] = True
+                link.let_go_on()
+                link.send(wire.End())  # not with data to keep: it gets none any more
 
     def _heard(self, message: wire.FromSpawner) -> None:
         """Handles a message of the first spawner or of a successor that has taken over."""
@@ -326,8 +340,7 @@ class SpawnerSuccession:
                 self._on_message(message)
             case wire.Emptied(cycle=cycle):
                 self._on_message(message)
-                owner = self._owners.pop(cycle, None)
-                if owner is not None:
+                if (owner := self._owners.pop(cycle, None)) is not None:
                     self._end_if_done(owner)
             case _:
                 self._on_message(message)
@@ -348,13 +361,10 @@ class SpawnerSuccession:
     async def _keep_successor(self, successor: _Successor, learned: wire.Learned) -> None:
         reasons: list[str] = []
         link: SpawnerLink | None = None
-
-        def heard(message: wire.FromSpawner) -> None:
-            self._heard_successor(successor, message)
-
+        hearing = Hearing(partial(self._heard_successor, successor), reasons.append)
         with successor.starting:
             try:
-                link = await self._start(learned, Hearing(heard, reasons.append))
+                link = await self._start(learned, hearing)
             except HoldfastError as error:
                 self._tell_unable(successor, str(error))
         if link is None:
@@ -404,10 +414,9 @@ class SpawnerSuccession:
     async def _serve(self, link: SpawnerLink, reasons: list[str]) -> None:
         await link.run()
         relied = link is self._current or link in self._owners.values()
-        if link in self._living:
-            self._living.remove(link)
+        self._living = [each for each in self._living if each is not link]
         self._complete.discard(link)
-        self._replaced = [each for each in self._replaced if each is not link]
+        self._replaced.pop(link, None)
         for successor in [each for each in self._successors if each.link is link]:
             if reasons and successor.ready is None:
                 self._tell_unable(successor, f"what loads it was lost: {reasons[0]}")
@@ -422,17 +431,3 @@ class SpawnerSuccession:
         if stuck_pids and relied:
             named = ", ".join(map(str, stuck_pids))
             self._lost.append(f"processes {named} of it can't be killed (state D) and are left behind")
-
-
-def _as_order(message: wire.Message) -> wire.Order:
-    assert isinstance(message, wire.PrepareStore | wire.ForkAhead | wire.Spawn)
-    return message
-
-
-def _is_needed(found: FoundSpawner, stood: Succession) -> bool:
-    """Returns whether it has a cycle, or gets the next one."""
-    return found.pid == stood.current or found.pid in stood.owners.values()
-
-
-def _nothing(*_: object) -> None:
-    """Does nothing."""

@@ -21,6 +21,8 @@ from tests.settling import settled
 
 READY = link.Ready(0, 1, "3", "fork", "", ("torch",), "")
 LEARNED = link.Learned(("torch",), (), "every worker imports torch")
+MORE = link.Learned(("A=1", "torch", "transformers"), (), "every worker imports transformers")
+SPAWN = link.Spawn(1, (link.WorkerPlan(0, 0, {}),))
 
 
 class KeptJob:
@@ -45,10 +47,12 @@ class KeptJob:
         self.links[pid] = KeepingLink(pid, hearing, self)
         return cast("SpawnerLink", self.links[pid])
 
-    def take_back(self, *texts: Mapping[str, str], learned: link.Learned | None = None) -> None:
-        """Finds one spawner with each of these texts; the first one has learned that."""
+    def take_back(
+        self, *texts: Mapping[str, str], learned: link.Learned | None = None, ready: link.Ready = READY
+    ) -> None:
+        """Finds one spawner with each of these texts; the first one has learned that. All are ready like that."""
         found = [
-            Mock(pid=10 + number, texts=each, welcome=Mock(ready=READY, learned=None if number else learned))
+            Mock(pid=10 + number, texts=each, welcome=Mock(ready=ready, learned=None if number else learned))
             for number, each in enumerate(texts)
         ]
         self.succession.take_back(found, lambda each, hearing: self.link_to(each.pid, hearing))
@@ -116,7 +120,7 @@ async def test_a_replaced_one_ends_only_once_the_next_one_keeps_that_it_is_not_n
     """Else a supervisor that is lost in between has lost a spawner that the others' texts still need."""
     job = KeptJob()
     async with job.running():
-        job.keep(link.PrepareStore(0, "h"))
+        job.keep(link.PrepareStore(0, "h"), SPAWN._replace(cycle=0))
         await job.have_successor()
         if is_emptied_first:
             job.empties(10, 0)
@@ -136,13 +140,15 @@ async def test_a_replaced_one_ends_only_once_the_next_one_keeps_that_it_is_not_n
         job.sent.clear()
         job.has_left(11)
         assert job.sent == [(10, None, (link.End(),))]
+        job.keep()
+        assert [pid for pid, _, _ in job.sent[1:]] == [11], "else the next supervisor takes 10 for a successor"
 
 
 async def test_held_orders_leave_before_others_keep_that_they_have_left() -> None:
     job = KeptJob()
     async with job.running():
         job.links[10].hearing.on_message(READY._replace(preloaded=()))
-        job.keep(link.PrepareStore(0, "h"))
+        job.keep(link.PrepareStore(0, "h"), SPAWN._replace(cycle=0))
         job.links[10].hearing.on_message(LEARNED)
         await settled()
         held = link.PrepareStore(1, "h")
@@ -179,14 +185,79 @@ async def test_what_one_that_was_replaced_says_of_its_output_after_a_return_is_t
         assert job.heard == [closed]
 
 
-@pytest.mark.parametrize("has_successor", [False, True])
-async def test_a_successor_that_was_lost_while_it_loaded_is_started_again(has_successor: bool) -> None:
+@pytest.mark.parametrize("is_emptied_first", [False, True])
+async def test_a_cycle_that_was_only_prepared_keeps_no_spawner(is_emptied_first: bool) -> None:
+    """A newer one has begun, so this node never runs it, and nothing else would end it."""
+    job = KeptJob()
+    async with job.running():
+        job.keep(SPAWN._replace(cycle=0))
+        job.links[10].hearing.on_message(LEARNED)
+        await settled()
+        job.keep(link.ForkAhead(1, 1))
+        job.links[11].hearing.on_message(READY)
+        if is_emptied_first:
+            job.empties(10, 0)
+        job.sent.clear()
+        job.keep(link.ForkAhead(2, 1))
+        if not is_emptied_first:
+            job.empties(10, 0)
+        assert [orders for pid, _, orders in job.sent if pid == 10 and orders] == [(link.KillTree(1),)]
+        job.empties(10, 1)
+        job.keep()
+        job.sent.clear()
+        job.has_left(11)
+        assert job.sent == [(10, None, (link.End(),))]
+
+
+@pytest.mark.parametrize("spawned", ["at once", "later", "after it was held"])
+async def test_a_cycle_with_workers_is_not_ended_by_the_next_one(spawned: str) -> None:
+    job = KeptJob()
+    is_held = spawned == "after it was held"
+    async with job.running():
+        job.links[10].hearing.on_message(READY._replace(preloaded=() if is_held else ("torch",)))
+        job.keep(SPAWN._replace(cycle=0))
+        job.links[10].hearing.on_message(LEARNED)
+        await settled()
+        if spawned != "at once":
+            job.keep(link.ForkAhead(1, 1))
+        job.keep(SPAWN)
+        job.links[11].hearing.on_message(READY)
+        await settled()
+        owner = 10
+        if is_held:
+            owner = 11
+            job.links[11].hearing.on_message(MORE)
+            await settled()
+            job.links[12].hearing.on_message(READY)
+        job.empties(10, 0)
+        job.keep(link.ForkAhead(2, 1))
+        orders = [(pid, order) for pid, _, orders in job.sent for order in orders if not isinstance(order, link.End)]
+        assert [pid for pid, order in orders if order == SPAWN] == [owner]
+        assert orders[-1] == (owner + 1, link.ForkAhead(2, 1))
+        assert link.KillTree(1) not in [order for _, order in orders]
+
+
+@pytest.mark.parametrize(
+    ("learned", "found", "again"),
+    [
+        (LEARNED, None, [LEARNED]),
+        (MORE, READY, [MORE]),
+        (LEARNED, READY, []),
+        (MORE, READY._replace(preloaded=("torch", "transformers")), []),
+        (MORE, READY._replace(lost="each worker loads it itself: transformers opened a socket"), []),
+    ],
+    ids=["none was ready", "it has loaded less", "it has loaded that", "and more", "as far as possible"],
+)
+async def test_a_successor_that_was_lost_while_it_loaded_is_started_again(
+    learned: link.Learned, found: link.Ready | None, again: list[link.Learned]
+) -> None:
+    """Another one may be `found`, which is ready."""
     job = KeptJob()
     stood = texts(10, {0: 10}, 3)
-    job.take_back(stood, *([stood] if has_successor else []), learned=LEARNED)
+    job.take_back(stood, *([stood] if found else []), learned=learned, ready=found or READY)
     async with job.running():
         await settled()
-        assert job.lessons == ([] if has_successor else [LEARNED])
+        assert job.lessons == again
 
 
 @pytest.mark.parametrize("fails", ["its start", "its load", "its process"])
