@@ -1,4 +1,4 @@
-"""Which processes have a GPU open, what are their names, and which of them did the job leave over?
+"""Which processes have a GPU open, what are their names and users, and which of them did the job leave over?
 
 The disposable process reads this from /proc. NVML reports pids of the host's namespace: in a container, only the open
 device files show which processes they are.
@@ -7,12 +7,15 @@ device files show which processes they are.
 from __future__ import annotations
 
 import os
+import pwd
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
 NAME_MAX = 64
+USERS_MAX = 64  # whose names are known or being looked up
 _ENVIRON_BYTES_MAX = 8 << 20  # see process_table.py
 
 
@@ -49,25 +52,37 @@ def _open_files(pid: int, proc: str) -> Iterator[str]:
             yield os.readlink(f"{folder}/{number}")
 
 
-def described(pid: int, *, proc: str = "/proc") -> tuple[str, str]:
-    """Returns the name and the user of a process; "" if it is gone or in another pid namespace."""
+class UserNames:
+    """The names of users. Threads ask the user database: it may be on a server, which may not answer."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+
+    def of(self, uid: int) -> str:
+        """Returns the user's name; "user 1000" if there is none, or as long as it is looked up. Never blocks."""
+        unnamed = f"user {uid}"
+        if uid not in self._names and len(self._names) < USERS_MAX:
+            self._names[uid] = unnamed
+            with suppress(RuntimeError, MemoryError):  # Without a thread, the id has to do.
+                threading.Thread(target=self._look_up, args=(uid,), name="user name", daemon=True).start()
+        return self._names.get(uid, unnamed)
+
+    def _look_up(self, uid: int) -> None:
+        try:
+            self._names[uid] = pwd.getpwuid(uid).pw_name
+        except (KeyError, OverflowError, OSError):  # The next one who asks has it looked up again.
+            self._names.pop(uid, None)
+
+
+def described(pid: int, users: UserNames, *, proc: str = "/proc") -> tuple[str, str]:
+    """Returns the name and the user of a process; "" if it is gone or in another pid namespace. Never blocks."""
     try:
         with open(f"{proc}/{pid}/comm", encoding="utf-8", errors="replace") as file:
             name = file.read().strip()[:NAME_MAX]
         uid = os.stat(f"{proc}/{pid}").st_uid
     except OSError:
         return "", ""
-    return name, _user(uid)
-
-
-def _user(uid: int) -> str:
-    """Reads the user's name from the file alone: a name service may not answer."""
-    with suppress(OSError), open("/etc/passwd", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            parts = line.split(":")
-            if len(parts) > 2 and parts[2] == str(uid):
-                return parts[0]
-    return f"user {uid}"
+    return name, users.of(uid)
 
 
 def is_of(job: Job, pid: int, *, proc: str = "/proc") -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from supervisor.edges.machine.gpus.driver import Device, Driver
-from supervisor.edges.machine.gpus.gpu_holders import Job, described, end_if_of, is_of, with_device_open
+from supervisor.edges.machine.gpus.gpu_holders import Job, UserNames, described, end_if_of, is_of, with_device_open
 
 LOOK_S_MIN = 0.002
 LOOK_S_MAX = 0.03
@@ -35,6 +35,7 @@ class MemoryWait:
         timeout_s: float,
         look_s_max: float,
         job: Job,
+        users: UserNames,
         dev: str,
         begun_s: float,
     ) -> None:
@@ -43,6 +44,7 @@ class MemoryWait:
         self._tolerance_bytes = tolerance_bytes
         self._look_s_max = min(LOOK_S_MAX, look_s_max)
         self._job = job
+        self._users = users
         self._dev = dev
         self._begun_s = begun_s
         self._until_s = begun_s + timeout_s
@@ -112,6 +114,7 @@ class MemoryWait:
                 if used == 0 and len(found) > 1:
                     continue
                 self._holders[pid, device.name] = used
+                described(pid, self._users)  # so that its user's name is known when it is needed
                 if end_if_of(self._job, pid):
                     self._ended.add(pid)
 
@@ -141,7 +144,9 @@ class MemoryWait:
             "is_free": not busy,
             "gpus": [[device.name, *self._used.get(device.name, ())] for device in self._devices],
             "holders": [
-                [pid, name, used, *described(pid)] for (pid, name), used in self._holders.items() if name in names
+                [pid, name, used, *described(pid, self._users)]
+                for (pid, name), used in self._holders.items()
+                if name in names
             ],
             "ended": sorted(self._ended),
             "looks": self._looks,

@@ -17,7 +17,7 @@ from typing import Any
 
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.gpus.driver import Driver, DriverError
-from supervisor.edges.machine.gpus.gpu_holders import Job
+from supervisor.edges.machine.gpus.gpu_holders import Job, UserNames
 from supervisor.edges.machine.gpus.gpu_memory_waits import MemoryWait
 from supervisor.edges.machine.gpus.nic_ports import read_ports
 from supervisor.edges.machine.gpus.numa_nodes import node_cpus, node_numbers, numa_node, structure
@@ -35,6 +35,7 @@ class Program:
         self._driver = driver
         self._clock = clock
         self._say = say
+        self._users = UserNames()
         self._waits: dict[int, MemoryWait] = {}
         self._asks: dict[str, Callable[[Question], Answer]] = {
             "fitness": self._fitness,
@@ -99,6 +100,7 @@ class Program:
             timeout_s=float(question["timeout_s"]),
             look_s_max=float(question["look_s"]),
             job=Job(job_id, socket, tuple(cgroups)),
+            users=self._users,
             dev=str(question["dev"]),
             begun_s=self._clock.now_s(),
         )

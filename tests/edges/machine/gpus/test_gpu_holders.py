@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import pwd
+import threading
+import time
 from pathlib import Path
 
-from supervisor.edges.machine.gpus.gpu_holders import Job, described, end_if_of, is_of, with_device_open
+import pytest
+
+from supervisor.edges.machine.gpus.gpu_holders import Job, UserNames, described, end_if_of, is_of, with_device_open
 
 JOB = Job("job", "/s/worker.sock", ("holdfast-job-1.77",))
 
@@ -44,10 +49,35 @@ def test_a_process_of_the_job_is_known_by_its_cgroup_or_by_both_variables(tmp_pa
 
 def test_a_process_is_described_as_far_as_it_can_be_seen(tmp_path: Path) -> None:
     process(tmp_path, 10)
-    name, user = described(10, proc=str(tmp_path))
+    name, user = described(10, UserNames(), proc=str(tmp_path))
     assert name == "python3"
     assert user
-    assert described(99, proc=str(tmp_path)) == ("", "")
+    assert described(99, UserNames(), proc=str(tmp_path)) == ("", "")
+
+
+def test_a_user_of_a_directory_service_is_named_once_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows users that are not in /etc/passwd, may hang, and may be away when it is first asked."""
+    asked: list[int] = []
+    may_answer = threading.Event()
+
+    def look_up(uid: int) -> pwd.struct_passwd:
+        asked.append(uid)
+        assert may_answer.wait(30)
+        if len(asked) == 1:
+            raise KeyError(uid)
+        return pwd.struct_passwd(("kim", "x", uid, uid, "", "/home/kim", "/bin/sh"))
+
+    monkeypatch.setattr(pwd, "getpwuid", look_up)
+    process(tmp_path, 10)
+    users, uid = UserNames(), os.getuid()
+    assert [described(10, users, proc=str(tmp_path)) for _ in range(3)] == [("python3", f"user {uid}")] * 3
+    may_answer.set()
+    deadline_s = time.monotonic() + 20
+    while described(10, users, proc=str(tmp_path)) != ("python3", "kim"):
+        assert time.monotonic() < deadline_s
+    assert asked == [uid, uid]
 
 
 def test_nothing_is_killed_that_is_not_of_the_job() -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import pwd
+import subprocess
+import threading
+import time
 from typing import cast
 
+import pytest
+
 from supervisor.edges.machine.gpus.driver import Device, Driver
-from supervisor.edges.machine.gpus.gpu_holders import Job
+from supervisor.edges.machine.gpus.gpu_holders import Job, UserNames
 from supervisor.edges.machine.gpus.gpu_memory_waits import LOOK_S_MAX, LOOK_S_MIN, MemoryWait
 
 GPU = Device("GPU 0", 1, 1)
@@ -31,7 +37,7 @@ class SaidDriver:
 def begun(driver: SaidDriver, *, timeout_s: float = 50.0, look_s_max: float = 2.0) -> MemoryWait:
     return MemoryWait(
         cast("Driver", driver), [GPU], tolerance_bytes=10, timeout_s=timeout_s, look_s_max=look_s_max, job=Job(),
-        dev="/dev", begun_s=100.0,
+        users=UserNames(), dev="/dev", begun_s=100.0,
     )  # fmt: skip
 
 
@@ -69,6 +75,29 @@ def test_the_last_look_is_when_the_time_is_over() -> None:
     assert answer is not None
     assert not answer["is_free"]
     assert answer["holders"] == [[2**22 + 1, "GPU 0", 90, "", ""]]
+
+
+def test_the_user_of_a_holder_is_looked_up_before_the_name_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_known = threading.Event()
+
+    def look_up(uid: int) -> pwd.struct_passwd:
+        is_known.set()
+        return pwd.struct_passwd(("kim", "x", uid, uid, "", "/home/kim", "/bin/sh"))
+
+    monkeypatch.setattr(pwd, "getpwuid", look_up)
+    driver = SaidDriver()
+    with subprocess.Popen(["sleep", "60"]) as holder:
+        driver.pids = {holder.pid: 90}
+        wait = begun(driver, timeout_s=1.0)
+        assert wait.look(100.5) is None
+        assert is_known.wait(20)
+        deadline_s = time.monotonic() + 20
+        while any(each.name == "user name" for each in threading.enumerate()):
+            assert time.monotonic() < deadline_s
+        answer = wait.look(101.0)
+        holder.kill()
+    assert answer is not None
+    assert answer["holders"] == [[holder.pid, "GPU 0", 90, "sleep", "kim"]]
 
 
 def test_what_can_not_be_read_is_free() -> None:
