@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import threading
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -43,6 +45,7 @@ async def test_it_is_the_one_in_the_network_of_the_endpoint():
 
 
 Found = list[tuple[int, int, int, str, tuple[str, int]]]
+IN_DNS: dict[str, list[str]] = {}  # what DNS says of absolute names
 
 
 @pytest.fixture
@@ -50,11 +53,13 @@ def named_by_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in Debian's /etc/hosts: the host's own name is 127.0.1.1 for itself."""
     real = socket.getaddrinfo
 
-    def found(host: str | None, port: int, **more: Any) -> Found:  # noqa: ANN401 (as getaddrinfo takes them)
-        assert host in ("node0", None)
+    def found(host: str | None, port: int, *, flags: int = 0, **more: Any) -> Found:  # noqa: ANN401 (as getaddrinfo)
         if host is None:
-            return cast("Found", real(host, port, **more))
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", port))]
+            return cast("Found", real(host, port, flags=flags, **more))
+        if flags & socket.AI_NUMERICHOST or (host != "node0" and host not in IN_DNS):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        name = "node0.example" if flags & socket.AI_CANONNAME else ""
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, name, (each, port)) for each in IN_DNS.get(host, ["127.0.1.1"])]
 
     monkeypatch.setattr(socket, "getaddrinfo", found)
 
@@ -79,6 +84,54 @@ async def test_a_host_name_that_means_this_host_s_loopback_is_not_told_to_others
 
     monkeypatch.setattr(own_address, "_source", source)
     assert await own_address.own_address(PeerAddress("node0", 29400)) == REACHED
+
+
+@pytest.mark.usefixtures("named_by_loopback")
+@pytest.mark.parametrize(
+    ("in_dns", "address"),
+    [
+        ({"node0.example.": ["10.1.1.1"]}, "10.1.1.1"),  # as the file completes it
+        ({"node0.fast.example.": ["10.1.1.1"]}, "10.1.1.1"),  # as the resolver does
+        ({"node0.": ["10.1.1.1"]}, "10.1.1.1"),
+        ({"node0.example.": ["127.0.1.1", "10.9.9.9", "10.1.1.1"]}, "10.1.1.1"),
+        ({"node0.example.": ["10.9.9.9"]}, REACHED),  # not this host's
+        ({}, REACHED),
+    ],
+)
+async def test_such_a_host_has_the_address_that_dns_has_for_its_name(
+    in_dns: dict[str, list[str]], address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """The others have met at that address. The default route may be through another network, which has a firewall."""
+    (tmp_path / "resolv.conf").write_text("# by hand\nnameserver 10.1.1.53\n\nsearch example.org fast.example\n")
+    monkeypatch.setattr(own_address, "RESOLV_CONF", str(tmp_path / "resolv.conf"))
+    for name, addresses in in_dns.items():
+        monkeypatch.setitem(IN_DNS, name, addresses)
+
+    def source(family: int, towards: tuple[Any, ...]) -> str:
+        return {"127.0.1.1": "127.0.0.1", "10.1.1.1": "10.1.1.1"}.get(towards[0], REACHED)
+
+    monkeypatch.setattr(own_address, "_source", source)
+    assert await own_address.own_address(PeerAddress("node0", 29400)) == address
+
+
+@pytest.mark.usefixtures("named_by_loopback")
+async def test_dns_that_does_not_answer_costs_little(monkeypatch: pytest.MonkeyPatch):
+    may_answer = threading.Event()
+    known = socket.getaddrinfo
+
+    def hang(host: str, port: int, **more: Any) -> Found:  # noqa: ANN401 (as getaddrinfo)
+        if host.endswith("."):
+            may_answer.wait(30)
+        return cast("Found", known(host, port, **more))
+
+    def source(family: int, address: tuple[Any, ...]) -> str:
+        return REACHED if address[0] == "192.0.2.1" else "127.0.0.1"
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    monkeypatch.setattr(own_address, "DNS_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(own_address, "_source", source)
+    assert await own_address.own_address(PeerAddress("node0", 29400)) == REACHED
+    may_answer.set()
 
 
 @pytest.mark.usefixtures("named_by_loopback")
