@@ -40,5 +40,17 @@ def test_a_job_of_the_silent_supervisor_is_noticed_when_it_has_ended(is_complete
     assert ended.note([a], lambda: [a, _ended(b)], is_complete=is_complete) == [_ended(b)]
 
 
+def test_an_ended_job_stays_when_its_name_runs_again() -> None:
+    first = _live("nightly")
+    second = FoundJob(replace(first.report, submitted_at_ns=first.report.submitted_at_ns + 1), first.supervisor, 0)
+    third = FoundJob(replace(first.report, submitted_at_ns=first.report.submitted_at_ns + 2), first.supervisor, 0)
+    ended = EndedJobs()
+    ended.note([first], list, is_complete=True)
+    ended.note([second], lambda: [second, _ended(first)], is_complete=True)
+    assert ended.beside([second]) == [_ended(first)]
+    ended.note([third], lambda: [third, _ended(second), _ended(first)], is_complete=True)
+    assert ended.beside([third]) == [_ended(second), _ended(first)]
+
+
 def _unwanted() -> list[FoundJob]:
     raise AssertionError("no job is missing")

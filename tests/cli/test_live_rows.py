@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 from msgspec.structs import replace
 
+from supervisor.cli import output
 from supervisor.cli.live import rows
 from supervisor.cli.live.job_polling import Look
 from supervisor.cli.live.screen_contents import AllJobs, RanksOfJob
-from supervisor.cli.supervisor_discovery import FoundJob
+from supervisor.cli.supervisor_discovery import Answering, FoundJob
 from supervisor.core.facts import JobState
 from supervisor.ports.reports import JobReport, RankReport, RecordedEvent, SectionReport
 from tests.edges.operators.fake_job_service import running
@@ -106,6 +109,23 @@ def test_jobs_are_sorted_as_asked() -> None:
     assert told["silence"] == told["restarts"] == ["late", "calm"]
     assert told["name"] == ["calm", "late"]
     assert "2 jobs, 5/5 ranks, 1 supervisor" in jobs.title(look)
+
+
+def test_an_earlier_run_of_a_job_that_runs_again_is_told_apart_in_any_order() -> None:
+    """The one that failed in the night is what people look for in the morning, whatever they sort by."""
+    live = FoundJob(running("nightly", submitted_at_ns=10), Answering(cast("Any", None), is_private=False, uid=0), 0)
+    failed = replace(running("nightly", submitted_at_ns=5), state=JobState.FAILED, ended_at_ns=9, restarts_used=7,
+                     reason="rank 3 failed")  # fmt: skip
+    older = replace(failed, submitted_at_ns=1, ended_at_ns=4)
+    told = (FoundJob(failed, None, 0), live, FoundJob(older, None, 0))
+    look = Look(NOW_NS, told, 1, ended=frozenset({told[0].run}))
+    earlier = f"{live.name} (until {output.local_time(9)[11:19]})"
+    for order in range(len(AllJobs.orders)):
+        found = {row.key: row for row in AllJobs().rows(look, order)}
+        assert set(found) == {live.name, earlier}
+        assert (found[live.name].cells[1], found[live.name].is_earlier) == ("running", False)
+        assert (found[earlier].cells[1], found[earlier].cells[-1]) == ("failed", "rank 3 failed")
+        assert found[earlier].is_earlier
 
 
 def test_ranks_are_sorted_as_asked_and_the_odd_ones_come_first() -> None:

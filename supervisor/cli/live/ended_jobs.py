@@ -38,7 +38,6 @@ class EndedJobs:
         return ended
 
     def beside(self, jobs: Sequence[FoundJob]) -> list[FoundJob]:
-        """Returns the ended jobs that are to be shown beside these: not one that runs again."""
+        """Returns the ended jobs that are to be shown beside these, the newest first."""
         shown = {job.run for job in jobs}
-        runs_again = {job.name for job in jobs if job.is_live}
-        return [job for run, job in self._jobs.items() if run not in shown and job.name not in runs_again]
+        return [job for run, job in reversed(self._jobs.items()) if run not in shown]

@@ -37,6 +37,7 @@ class Look(msgspec.Struct, frozen=True):
     supervisors: int = 0
     messages: tuple[str, ...] = ()
     events: tuple[RecordedEvent, ...] = ()  # of all live jobs, oldest first
+    ended: frozenset[Run] = frozenset()  # those of the jobs that have ended while the view was open
     checkpoints: str = ""  # what those of the opened job cost, and which interval would be best; "": unknown
 
 
@@ -82,7 +83,15 @@ class Lookout:
         except HoldfastError as error:
             return Look(self._clock.unix_ns(), messages=(*messages, str(error)))
         events = sorted((each for kept in self._events.values() for each in kept), key=lambda each: each.at_ns)
-        return Look(self._clock.unix_ns(), tuple(jobs), asked, tuple(messages), tuple(events), checkpoints)
+        return Look(
+            self._clock.unix_ns(),
+            tuple(jobs),
+            asked,
+            tuple(messages),
+            tuple(events),
+            frozenset(job.run for job in jobs if job.run in self._ended),
+            checkpoints,
+        )
 
     def ask(self, verb: str, job_id: str, question: Callable[[ControlClient, str], str]) -> str:
         """Returns the answer of the job's supervisor; a refusal is an answer, too."""

@@ -23,11 +23,15 @@ STATE_ORDER = ("hung", "failed", "starting", "stopped", "exited", "running")  # 
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One line. `urgent`: worth a look now; shown in bold, and in colour where there is one."""
+    """One line. `urgent`: worth a look now; shown in bold, and in colour where there is one.
+
+    `is_earlier`: an ended run of a job that has run again. The job's name means the newer run.
+    """
 
     key: str
     cells: tuple[str, ...]
     urgent: bool = False
+    is_earlier: bool = False
 
 
 class Order(msgspec.Struct, Generic[Report], frozen=True):
@@ -86,13 +90,16 @@ def state_of(rank: RankReport) -> str:
     return rank.state if rank.exit_code is None else f"{rank.state} ({rank.exit_code})"
 
 
-def job_row(job: FoundJob, now_ns: int) -> Row:
+def job_row(job: FoundJob, now_ns: int, *, is_earlier: bool = False) -> Row:
     report = job.report
+    key = job.name
+    if is_earlier:
+        key += f" (until {output.local_time(report.ended_at_ns or report.submitted_at_ns)[11:19]})"
     up = sum(rank.state == "running" for rank in report.ranks)
     worst = most_silent(report)
     age_s = ((report.ended_at_ns or now_ns) - report.submitted_at_ns) / 1e9
     cells = (
-        job.name,
+        key,
         report.state.value,
         str(report.cycle) + (f".{report.iteration}" if report.iteration else ""),
         f"{report.restarts_used}/{report.max_restarts}",
@@ -101,7 +108,12 @@ def job_row(job: FoundJob, now_ns: int) -> Row:
         output.duration(age_s),
         one_line(report.reason),
     )
-    return Row(job.name, cells, urgent=not report.state.has_ended and any(map(is_urgent, report.ranks)))
+    return Row(
+        key,
+        cells,
+        urgent=not report.state.has_ended and any(map(is_urgent, report.ranks)),
+        is_earlier=is_earlier,
+    )
 
 
 def rank_row(rank: RankReport, now_ns: int) -> Row:

@@ -49,12 +49,18 @@ class AllJobs:
         )
 
     def rows(self, look: Look, order: int) -> list[Row]:
-        """Returns the rows; of several runs with one name, only the first in that order."""
-        found: dict[str, Row] = {}
+        """Returns the rows. Of several runs with one name, one is meant by it: a live one, or else the newest.
+
+        Of the others, only those are shown that have ended while the view was open.
+        """
+        by_weight = sorted(look.jobs, key=lambda job: (job.is_live, job.report.submitted_at_ns))
+        meant = {job.name: job.run for job in by_weight}
         key = rows.JOB_ORDERS[order].key
-        for job in sorted(look.jobs, key=lambda job: key(job.report)):
-            found.setdefault(job.name, rows.job_row(job, look.at_ns))
-        return list(found.values())
+        return [
+            rows.job_row(job, look.at_ns, is_earlier=job.run != meant[job.name])
+            for job in sorted(look.jobs, key=lambda job: key(job.report))
+            if job.run == meant[job.name] or job.run in look.ended
+        ]
 
     def events(self, look: Look) -> list[str]:
         return [rows.event_line(event, with_job=True) for event in look.events]

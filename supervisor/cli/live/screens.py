@@ -66,7 +66,10 @@ class Listing(Screen[None]):
     @property
     def job_id(self) -> str:
         """Returns the job that a key is meant for, "" for none."""
-        return self._contents.job_id if isinstance(self._contents, RanksOfJob) else self.table.chosen
+        if isinstance(self._contents, RanksOfJob):
+            return self._contents.job_id
+        row = self.table.chosen_row
+        return "" if row is None or row.is_earlier else row.key
 
     @property
     def rank(self) -> int | None:
