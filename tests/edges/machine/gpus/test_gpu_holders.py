@@ -67,7 +67,7 @@ def test_a_user_of_a_directory_service_is_named_once_it_answers(
         assert may_answer.wait(30)
         if len(asked) == 1:
             raise KeyError(uid)
-        return pwd.struct_passwd(("kim", "x", uid, uid, "", "/home/kim", "/bin/sh"))
+        return pwd.struct_passwd(("kim", "x", uid, uid, "", "/homes/kim", "/bin/sh"))
 
     monkeypatch.setattr(pwd, "getpwuid", look_up)
     process(tmp_path, 10)

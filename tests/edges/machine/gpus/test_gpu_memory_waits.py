@@ -82,7 +82,7 @@ def test_the_user_of_a_holder_is_looked_up_before_the_name_is_needed(monkeypatch
 
     def look_up(uid: int) -> pwd.struct_passwd:
         is_known.set()
-        return pwd.struct_passwd(("kim", "x", uid, uid, "", "/home/kim", "/bin/sh"))
+        return pwd.struct_passwd(("kim", "x", uid, uid, "", "/homes/kim", "/bin/sh"))
 
     monkeypatch.setattr(pwd, "getpwuid", look_up)
     driver = SaidDriver()
