@@ -45,6 +45,12 @@ SHORTFALLS: Mapping[str, str] = {
     "useful_time_wrapped_kills": "of the 11.8 s that the median run loses, 4.5 pass until the first step, which is "
     "mostly the import of torch, 3.7 in steps since the last checkpoint, which are made again, 2.2 in 13 returns "
     "(0.17 s each), and 1.5 between steps",
+    "useful_time_wrapped_hangs": "of the 23.0 s that the median run loses, 14 are the limit of 2 s after each of 7 "
+    "silences, before which none counts. 4.0 pass until the first step, 2.1 in steps that are made again, 1.6 in the "
+    "rest of 14 returns (0.12 s each), and 1.2 between steps",
+    "log_flood_cpu": "at 0.8 GB/s, one process reads what all ranks print, orders it by line and writes one file. The "
+    "ranks take what is left of the two cores, and lines beyond that are dropped and counted, so that no rank waits. "
+    "Without this file, `--redirects 3` lets each rank write its own, which costs nothing beside the ranks",
     "nodes_told_10240": "one core of the leader encrypts and sends every message, and the nodes are played on the same "
     "two cores; with more than 1,024 nodes, relays share the work by default",
     "nodes_warm_10240": "the same; by relays, as by default, it takes 1.29 s",
