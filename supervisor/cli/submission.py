@@ -169,32 +169,44 @@ class Submission:
         """Returns whether the supervisor that answers now has this job, and not another one of the same id.
 
         A job that has failed there without a worker was lost before it began, and counts as one that it does not have.
-        Raises UnknownStartError if none says so in time, NoSupervisorError if none comes back.
+        So does one that is known from the journal alone, once what is left of it has ended, or at `by_s`.
+        Raises UnknownStartError if none says so in time, NoSupervisorError if none comes back. Each supervisor that
+        comes back has time to answer.
         """
         by_s = max(by_s, Clock().now_s() + STOPPED_ANSWERS_WITHIN_S)
+        returns = 0
         while True:
             is_stopped = self._stop_asked.is_set()
             try:
                 report = self._job(by_s)  # answered once the jobs of the supervisor before it are taken over
-                return report is not None and self._is_ours(report) and self._has_run(report)
+                if report is None or not self._is_ours(report):
+                    return False
+                if self._has_run(report):
+                    return True
+                if report.state.has_ended or Clock().now_s() + LOOK_AGAIN_S >= by_s:
+                    return False
+                if is_stopped:
+                    raise self._unknown_start("knows it from the journal alone, and processes of it are left")
             except NotFoundError:
                 return False
             except NoSupervisorError:
                 if not self._comes_back():
                     raise
+                if returns < ATTEMPTS_MAX:
+                    returns += 1
+                    by_s = max(by_s, Clock().now_s() + ANSWERS_WITHIN_S)
                 if is_stopped or Clock().now_s() + LOOK_AGAIN_S >= by_s:
                     raise self._unknown_start("goes again and again") from None
-                self._stop_asked.wait(LOOK_AGAIN_S)
             except UnknownStartError:
                 raise
             except HoldfastError:  # The events are not there now.
                 if is_stopped or Clock().now_s() + LOOK_AGAIN_S >= by_s:
                     raise self._unknown_start("does not show what has happened") from None
-                self._stop_asked.wait(LOOK_AGAIN_S)
+            self._stop_asked.wait(LOOK_AGAIN_S)
 
     def _has_run(self, report: JobReport) -> bool:
         """Returns whether a worker of the job has started or may yet. Raises HoldfastError."""
-        if report.state is not JobState.FAILED:
+        if report.state is not JobState.FAILED and not _is_left(report):
             return True  # A stop, too, was asked for by somebody who wants no more of it.
         told_by = self._client.watch(report.job_id, this_node=True, within_s=STOPPED_ANSWERS_WITHIN_S)
         with closing(told_by):
@@ -247,3 +259,12 @@ class Submission:
         )
         unknown.exit_code = self._spec.restart.no_restart_exit_code
         return unknown
+
+
+def _is_left(report: JobReport) -> bool:
+    """Returns whether the journal alone knows the job, of which processes are left."""
+    if report.state is not JobState.STOPPING:
+        return False
+    from supervisor.edges.machine.journal.journal_reader import is_lost  # late: it loads SQLite
+
+    return is_lost(report)
