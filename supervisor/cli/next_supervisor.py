@@ -75,4 +75,4 @@ def _identity(files: SpawnerFiles) -> SpawnerIdentity | None:
     try:
         return files.identity()
     except OSError:  # its record is damaged
-        return files.listener()
+        return files.survivor()

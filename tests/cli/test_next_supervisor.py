@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from holdfast_wire.private_supervisor import JOB_ID_VARIABLE, SPAWNER_VARIABLE
 
 from supervisor.cli.next_supervisor import may_have_left, wait_for_next
 from supervisor.edges.machine.processes import process_table
@@ -115,4 +117,22 @@ def test_the_folder_of_this_user_that_a_container_does_not_see_into_may_hold_a_s
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
     assert may_have_left(tmp_path, "j")
     monkeypatch.setattr(os, "geteuid", lambda: 54322)
+    assert not may_have_left(tmp_path, "j")
+
+
+def test_a_spawner_with_a_damaged_record_is_found_without_a_connection_that_it_takes_for_a_supervisor(
+    tmp_path: Path,
+) -> None:
+    files, listener = spawner_discovery.create_files(tmp_path / "spawners")
+    files.record_path.write_text("{")
+    marks = {JOB_ID_VARIABLE: "j", SPAWNER_VARIABLE: files.name}
+    with listener, subprocess.Popen(["sleep", "60"], env={**os.environ, **marks}) as spawner:
+        listener.listen()
+        try:
+            assert may_have_left(tmp_path, "j")
+            assert not may_have_left(tmp_path, "another")
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+        finally:
+            spawner.kill()
     assert not may_have_left(tmp_path, "j")

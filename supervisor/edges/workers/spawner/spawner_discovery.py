@@ -20,7 +20,7 @@ import msgspec
 from holdfast_wire import private_files
 from holdfast_wire import spawner_link as wire
 from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, Decoder, FrameTooLongError, encode
-from holdfast_wire.private_supervisor import JOB_ID_VARIABLE
+from holdfast_wire.private_supervisor import JOB_ID_VARIABLE, SPAWNER_VARIABLE
 
 from supervisor.edges.machine import records
 from supervisor.edges.machine.own_process import kernel_error_remedies
@@ -150,6 +150,18 @@ class SpawnerFiles(msgspec.Struct, frozen=True):
             if process is not None and job_id is not None and peer.is_this_user:
                 boot, namespace = process_table.boot_id(), _own_namespace()
                 return SpawnerIdentity(job_id, boot, namespace, peer.pid, process.started_ticks)
+        return None
+
+    def survivor(self) -> SpawnerIdentity | None:
+        """Returns the spawner without its record, as a live process of it shows that: itself or one of its ranks.
+
+        Unlike `listener`, it connects to nobody: the spawner would take this process for a supervisor that returns.
+        """
+        for process in process_table.all_processes():
+            job_id, spawner = process_table.initial_variables(process.pid, JOB_ID_VARIABLE, SPAWNER_VARIABLE)
+            if job_id is not None and spawner == self.name:
+                boot, namespace = process_table.boot_id(), _own_namespace()
+                return SpawnerIdentity(job_id, boot, namespace, process.pid, process.started_ticks)
         return None
 
     def remove(self) -> None:
