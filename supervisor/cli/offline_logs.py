@@ -23,30 +23,45 @@ def read(report: JobReport, choice: LogChoice, *, on_note: Callable[[str], None]
     """Yields the output that this node can read. `on_note` is told what is missing. Blocks. Raises NotFoundError."""
     own = Path(report.log_dir)
     others = [node for node in report.nodes if node.log_dir and Path(node.log_dir) != own]
+    folders = [*dict.fromkeys((own, *(Path(node.log_dir) for node in others)))]
     found = False
-    for folder in dict.fromkeys((own, *(Path(node.log_dir) for node in others))):
+    for folder in folders:
         with suppress(NotFoundError):
             log_follower.check_any(folder, report.job_id, choice)
             found = True
             yield from log_follower.read(folder, report.job_id, choice)
-    missing = _missing(report, others, choice)
-    places = ", ".join(f"{node.name} (in {node.log_dir})" for node in missing[:NAMED_MAX])
-    places += f" and {len(missing) - NAMED_MAX} more nodes" if len(missing) > NAMED_MAX else ""
+    away = [node for node in others if not os.path.isdir(node.log_dir)]
+    missing = _missing(report, away, choice)
+    there = f"run holdfast logs {report.job_id} there"
     if found and missing and choice.rank is None:
-        on_note(f"the output of the ranks on {places} is not shown; run holdfast logs {report.job_id} there")
+        on_note(f"the output of the ranks on {_places(missing)} is not shown; {there}")
+    elif found and away and not _has_all_cycles(report, folders, choice):
+        on_note(f"rank {choice.rank} may have printed more on {_places(missing or away)}; {there}")
     elif not found and missing:
         what = "the output" if choice.rank is None else f"the output of rank {choice.rank}"
-        raise NotFoundError(
-            f"cannot show {what} of job {report.job_id}: it lies on {places}; run holdfast logs {report.job_id} there"
-        )
+        raise NotFoundError(f"cannot show {what} of job {report.job_id}: it lies on {_places(missing)}; {there}")
     elif not found:
         log_follower.check_any(own, report.job_id, choice)
 
 
-def _missing(report: JobReport, others: Sequence[JobNodeReport], choice: LogChoice) -> list[JobNodeReport]:
-    """Returns the nodes whose logs can't be seen here; if it is known where the chosen rank ran, that node alone."""
-    away = [node for node in others if not os.path.isdir(node.log_dir)]
+def _places(nodes: Sequence[JobNodeReport]) -> str:
+    places = ", ".join(f"{node.name} (in {node.log_dir})" for node in nodes[:NAMED_MAX])
+    return places + (f" and {len(nodes) - NAMED_MAX} more nodes" if len(nodes) > NAMED_MAX else "")
+
+
+def _has_all_cycles(report: JobReport, folders: Sequence[Path], choice: LogChoice) -> bool:
+    """Returns whether the chosen rank has a folder here for each cycle that is to be shown."""
+    if choice.cycle is not None:
+        return True  # It was found.
+    cycles = range(report.cycle if choice.tail_lines else 0, report.cycle + 1)
+    return all(
+        any((folder / f"cycle_{cycle}" / f"rank_{choice.rank}").is_dir() for folder in folders) for cycle in cycles
+    )
+
+
+def _missing(report: JobReport, away: Sequence[JobNodeReport], choice: LogChoice) -> list[JobNodeReport]:
+    """Returns those of the nodes that may have what was chosen: that alone where the rank ran, if this is known."""
     if choice.rank is None or choice.cycle not in (None, report.cycle):
-        return away
+        return [*away]
     homes = {rank.node for rank in report.ranks if rank.rank == choice.rank}
     return [node for node in away if not homes or node.name in homes]

@@ -56,7 +56,21 @@ def test_where_the_logs_of_another_node_lie_is_said(tmp_path: Path) -> None:
             f"cannot show the output of rank 1 of job train-7f3a: it lies on {place}; "
             "run holdfast logs train-7f3a there"
         )
+    assert read(report, LogChoice(rank=0, cycle=2)) == (b"said by rank 0\n", [])
+    assert read(report, LogChoice(rank=0, tail_lines=5)) == (b"said by rank 0\n", [])
+
+
+def test_where_the_cycles_of_a_rank_may_lie_that_are_not_seen_here_is_said(tmp_path: Path) -> None:
+    report = ended(tmp_path, seen=("n0",))
+    place = f"n1 (in {tmp_path}/n1)"
+    more = [f"rank 0 may have printed more on {place}; run holdfast logs train-7f3a there"]
+    assert read(report, LogChoice(rank=0)) == (b"said by rank 0\n", more), "cycles 0 and 1"
+    for cycle in (0, 1):
+        (tmp_path / "n0" / f"cycle_{cycle}" / "rank_0").mkdir(parents=True)
     assert read(report, LogChoice(rank=0)) == (b"said by rank 0\n", [])
+    (tmp_path / "n0" / "cycle_0" / "rank_1").mkdir()
+    (tmp_path / "n0" / "cycle_0" / "rank_1" / "stdout.log").write_text("here\n")
+    assert read(report, LogChoice(rank=1)) == (b"here\n", [more[0].replace("rank 0", "rank 1")])
 
 
 def test_what_nobody_has_is_said_as_on_one_node(tmp_path: Path) -> None:
