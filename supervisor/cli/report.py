@@ -16,7 +16,7 @@ from supervisor.cli.events import events_of
 from supervisor.cli.report_last_output import READ_TIMEOUT_S, with_last_words
 from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments
 from supervisor.edges.machine.clock import Clock
-from supervisor.edges.operators.log_follower import LogChoice, LogPiece, bounded
+from supervisor.edges.operators.log_follower import LogChoice, LogPiece
 from supervisor.errors import InvalidRequestError, NotFoundError
 from supervisor.report.timeline.timeline import Life
 from supervisor.report.timeline.timeline_builder import life_of
@@ -57,6 +57,8 @@ def _logs(found: FoundJob, choice: LogChoice) -> Iterable[LogPiece]:
     Another user's supervisor reads it, or nobody does: the folders that it names may be a third user's.
     """
     if found.supervisor is not None:
+        from supervisor.edges.operators.control_client import bounded  # late: it loads gRPC
+
         try:
             client = found.supervisor.client
             yield from bounded(client.logs(found.report.job_id, choice, within_s=READ_TIMEOUT_S, on_note=_nobody))

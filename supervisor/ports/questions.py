@@ -131,7 +131,7 @@ class Stacks(msgspec.Struct, frozen=True):
 
 
 class Logs(msgspec.Struct, frozen=True):
-    pieces: tuple[LogBytes, ...]
+    pieces: tuple[LogBytes, ...]  # one without output: the disk was read, and none was found yet
     is_last: bool = False
 
 

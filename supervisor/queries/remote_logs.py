@@ -15,7 +15,7 @@ from supervisor.ports.reports import LogBytes
 WAIT_S = 10.0  # a reader that follows gets an answer at least this often
 MARGIN_S = 5.0
 CLOSE_TIMEOUT_S = 1.0
-EMPTY_MAX = 2  # answers in a row without output, for a reader that does not follow: each has waited for the disk
+EMPTY_MAX = 2  # answers in a row without a piece, for a reader that does not follow: each has waited for the disk
 
 
 async def pieces(
@@ -38,7 +38,8 @@ async def pieces(
             answer = await colleagues.ask(job_id, node, question, timeout_s=wait_s + MARGIN_S)
             assert isinstance(answer, Logs), "the codec lets nothing else through as an answer to ReadLogs"
             for piece in answer.pieces:
-                yield piece
+                if piece.output:  # An empty one says that the node has read its disk and found none yet.
+                    yield piece
             is_last = answer.is_last
             empty = 0 if answer.pieces else empty + 1
             if empty == EMPTY_MAX and not (is_last or follow):

@@ -61,3 +61,8 @@ async def test_a_reader_that_is_left_is_closed():
 async def test_a_node_that_does_not_answer_is_an_error():
     with pytest.raises(NoAnswerError, match="cannot ask node n1"):
         await anext(read(FakeColleagues(leads=True)))
+
+
+async def test_a_node_that_reads_on_and_has_found_no_output_yet_is_waited_for():
+    colleagues = node(*(Logs((piece(""),)) for _ in range(9)), Logs((piece("a"),)), Logs((), is_last=True))
+    assert [each.output async for each in read(colleagues)] == [b"a"]

@@ -17,8 +17,8 @@ from supervisor.cli.live.job_polling import Look, Lookout
 from supervisor.cli.live.screens import Jobs, Listing, OneJob
 from supervisor.cli.stacks import stacks_text
 from supervisor.core.printable import one_line
-from supervisor.edges.operators.control_client import CALL_TIMEOUT_S, ControlClient
-from supervisor.edges.operators.log_follower import LogChoice, bounded
+from supervisor.edges.operators.control_client import CALL_TIMEOUT_S, ControlClient, bounded
+from supervisor.edges.operators.log_follower import LogChoice
 
 Answer = TypeVar("Answer")
 

@@ -9,7 +9,7 @@ import contextlib
 import math
 import os
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -50,6 +50,7 @@ LIST_JOBS_MAX = 5_000  # a journal keeps 1,000
 LIST_NODES_MAX = 100_000
 PAST_EVENTS_MAX = 400_000  # a journal keeps 200,000, about 60 MB
 PAST_EVENTS_BYTES_MAX = 160 << 20
+COLLECTED_BYTES_MAX = 64 << 20
 STACKS_TIMEOUT_S = 30.0
 MEETING_TIMEOUT_S = 60.0  # looking up the address where the job's nodes meet asks name servers
 THREADS_OF_CPUS_MAX, THREADS_BESIDE = 16, 8  # of gRPC's library: one a processor, and what it has beside
@@ -384,3 +385,13 @@ class ControlClient:
 
 def _serialise(message: Message) -> bytes:
     return message.SerializeToString()
+
+
+def bounded(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:
+    """Yields the first pieces, for a caller that keeps them: another user's supervisor may send them without end."""
+    taken = 0
+    for piece in pieces:
+        taken += len(piece.data)
+        if taken > COLLECTED_BYTES_MAX:
+            return
+        yield piece

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from holdfast_wire.v1 import control_pb2 as wire
 
 from supervisor.config.redaction import redacted_text
+from supervisor.edges.machine.own_process.own_descriptors import OwnThread
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.operators import event_streams, log_follower, log_merge, node_pages
 from supervisor.edges.operators.control_callers import CLIENT, is_root, limits_of_caller
@@ -269,14 +270,13 @@ class ControlService:
             await send(wire.LogChunk(note=text))
 
         if ended.is_set():
-            sources = {"": own} | {name: output.pieces for name, output in others(follow=False).items()}
-            await log_merge.merge_in_order(sources, send_piece, missing.append)
+            await log_merge.merge_in_order(own, lambda: others(follow=False), send_piece, missing.append)
         else:
             await log_merge.follow(own, None if this_node else look, send_piece, send_note, ended=ended)
         for note in (*missing, *_lost_output(report, choice.rank)):
             await send_note(note)
         if not found and not has_others:
-            await log_follower.check_any_beside(Path(report.log_dir), report.job_id, choice)
+            await _check_any(Path(report.log_dir), report.job_id, choice)
 
     def _outputs_elsewhere(
         self, report: JobReport, choice: log_follower.LogChoice, *, follow: bool
@@ -391,3 +391,12 @@ def _in_words(name: str, error: Exception) -> HoldfastError:
 
 def _reason(text: str) -> str:
     return text[:REASON_CHARACTERS_MAX] or "asked for through the control API"
+
+
+async def _check_any(log_dir: Path, job_id: str, choice: log_follower.LogChoice) -> None:
+    """Does the same as `log_follower.check_any`, without blocking."""
+    thread = OwnThread()
+    try:
+        await thread.call(lambda: log_follower.check_any(log_dir, job_id, choice))
+    finally:
+        thread.end(lambda: None)  # No file is open.

@@ -7,7 +7,6 @@ Reads the files that the spawner writes in a run's folder: cycle_<c>/rank_<r>/{s
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import stat
@@ -19,6 +18,7 @@ from typing import Protocol
 import anyio
 import msgspec
 
+from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders.inotify import DirectoryWatch
 from supervisor.edges.machine.own_process.own_descriptors import OwnThread
 from supervisor.edges.operators.shared_log_reader import SharedLogReader, folder_of_log
@@ -27,8 +27,8 @@ from supervisor.errors import NotFoundError
 CHUNK_BYTES = 64 * 1024
 STREAMS = (("stdout.log", False), ("stderr.log", True))
 TAIL_LINES_MAX = 100_000
-COLLECTED_BYTES_MAX = 64 << 20
 PIECES_AT_ONCE = 16  # read in one go: at most 1 MiB
+TURN_S = 1.0  # of reading, after which what was found is passed on, even if it is nothing
 GATHER_S = (
     0.02  # between two checks: one check covers many ranks that start or write at once, and nobody sees the delay
 )
@@ -37,7 +37,7 @@ GATHER_S = (
 class _Source(Protocol):
     """Some output of one rank, read forwards."""
 
-    def read(self) -> Iterator[LogPiece]: ...
+    def read(self) -> Iterator[LogPiece]: ...  # A piece without data says that it reads on.
 
     def skip_to_tail(self, lines: int) -> None: ...
 
@@ -180,17 +180,7 @@ def read(log_dir: Path, job_id: str, choice: LogChoice) -> Generator[LogPiece]:
     for directory in _rank_directories(log_dir, choice):
         for file in _files(directory, choice.tail_lines):
             with contextlib.closing(file):
-                yield from file.read()
-
-
-def bounded(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:
-    """Yields the first pieces, for a caller that keeps them: another user's supervisor may send them without end."""
-    taken = 0
-    for piece in pieces:
-        taken += len(piece.data)
-        if taken > COLLECTED_BYTES_MAX:
-            return
-        yield piece
+                yield from (piece for piece in file.read() if piece.data)
 
 
 def check_any(log_dir: Path, job_id: str, choice: LogChoice) -> None:
@@ -210,14 +200,19 @@ def check_any(log_dir: Path, job_id: str, choice: LogChoice) -> None:
         )
 
 
-async def follow(log_dir: Path, choice: LogChoice, ended: anyio.Event) -> AsyncGenerator[LogPiece]:
+async def follow(
+    log_dir: Path, choice: LogChoice, ended: anyio.Event, *, shows_progress: bool = False
+) -> AsyncGenerator[LogPiece]:
     """Yields the same, then new output until `ended` is set. Raises OSError if the kernel can't watch.
+
+    `shows_progress`: yields an empty piece each time that the disk was read for TURN_S without finding any output.
 
     A thread reads the disks, since a log directory may be on a file server that does not answer. Its descriptors are
     its own, since they would hold up the start of every process.
     """
     follower = _Follower(log_dir, choice)
     thread: OwnThread | None = None
+    pieces: Generator[LogPiece] | None = None
     try:
         thread = OwnThread(follower.watch.fileno())
         while True:
@@ -225,10 +220,11 @@ async def follow(log_dir: Path, choice: LogChoice, ended: anyio.Event) -> AsyncG
             pieces = follower.read_changed(everything=last_round)
             is_more = True
             while is_more:
-                batch = await thread.call(partial(_take, pieces))
+                batch, is_more = await thread.call(partial(_take, pieces))
                 for piece in batch:
                     yield piece
-                is_more = len(batch) == PIECES_AT_ONCE
+                if shows_progress and is_more and not batch:
+                    yield LogPiece(0, 0, is_stderr=False, data=b"")
             if last_round:
                 return
             with anyio.move_on_after(GATHER_S):
@@ -237,25 +233,20 @@ async def follow(log_dir: Path, choice: LogChoice, ended: anyio.Event) -> AsyncG
                 await _wait(follower.watch, ended)
     finally:
         if thread is not None:
-            thread.end(follower.close_files)
+            thread.end(partial(follower.close, pieces))
         follower.watch.close()
 
 
-async def check_any_beside(log_dir: Path, job_id: str, choice: LogChoice) -> None:
-    """Does the same as `check_any`, without blocking."""
-    thread = OwnThread()
-    try:
-        await thread.call(lambda: check_any(log_dir, job_id, choice))
-    finally:
-        thread.end(_nothing)
-
-
-def _nothing() -> None:
-    """Does nothing: no file is open."""
-
-
-def _take(pieces: Iterator[LogPiece]) -> list[LogPiece]:
-    return list(itertools.islice(pieces, PIECES_AT_ONCE))
+def _take(pieces: Iterator[LogPiece]) -> tuple[list[LogPiece], bool]:
+    """Returns the next pieces that have output, and whether there may be more."""
+    batch: list[LogPiece] = []
+    until_s = Clock().now_s() + TURN_S
+    for piece in pieces:
+        if piece.data:
+            batch.append(piece)
+        if len(batch) == PIECES_AT_ONCE or Clock().now_s() >= until_s:
+            return batch, True
+    return batch, False
 
 
 class _Follower:
@@ -272,7 +263,7 @@ class _Follower:
         self._files: dict[Path, list[_Source]] = {}  # by the rank's directory, for the newest cycle
         self._shared: dict[Path, set[Path]] = {}  # folder of a cycle's file -> directories of the ranks that share it
 
-    def read_changed(self, *, everything: bool) -> Iterator[LogPiece]:
+    def read_changed(self, *, everything: bool) -> Generator[LogPiece]:
         """Yields output since the last call. Blocks on the disk. The cost depends on changes, not on what exists."""
         changes = self.watch.take()
         if everything or changes is None or self._root not in self.watch:
@@ -325,6 +316,12 @@ class _Follower:
                 self._shared.setdefault(folder, set()).add(path)
         self._files[path] = _files(_RankDirectory(path, self._newest, rank), self._tail_lines)
         return True
+
+    def close(self, pieces: Generator[LogPiece] | None) -> None:
+        """Closes all files, in the thread that has opened them: elsewhere, their numbers stand for other files."""
+        if pieces is not None:
+            pieces.close()
+        self.close_files()
 
     def close_files(self) -> None:
         for path, files in self._files.items():

@@ -15,6 +15,7 @@ from supervisor.errors import ExhaustedError, HoldfastError, NoAnswerError, NotF
 from supervisor.ports.reports import LogBytes
 
 LOOK_S = 5.0  # between two looks at a live job: for nodes that have joined, and for those that have not answered
+LOOKS_APART_MAX = 12  # of a node that can't read its files: each time, all that it can read comes again
 LAST_OUTPUT_S = 3.0  # that a reader waits for the last output of other nodes once the job has ended
 
 Pieces = AsyncGenerator[LogPiece]
@@ -31,6 +32,7 @@ class NodeOutput(msgspec.Struct, frozen=True):
 
 
 Look = Callable[[], Awaitable[Mapping[str, NodeOutput]]]  # by node
+Find = Callable[[], Mapping[str, NodeOutput]]  # by node
 
 
 async def as_pieces(source: AsyncGenerator[LogBytes]) -> Pieces:
@@ -42,11 +44,13 @@ async def as_pieces(source: AsyncGenerator[LogBytes]) -> Pieces:
 # --- output of a job that has ended ----------------------------------------------------------------------------------
 
 
-async def merge_in_order(sources: Mapping[str, Pieces], send: Send, miss: Callable[[str], None]) -> None:
+async def merge_in_order(own: Pieces, find: Find, send: Send, miss: Callable[[str], None]) -> None:
     """Sends pieces by cycle, rank and stream, which is the order of each source itself.
 
-    Calls `miss` for a source whose node does not answer; the others continue.
+    `find` returns the output of the job's other nodes. Calls `miss` for a node that does not answer; the others
+    continue.
     """
+    sources = {"": own} | {name: _to_its_end(name, output.pieces, find) for name, output in find().items()}
     heads: dict[str, LogPiece] = {}
 
     async def advance(name: str) -> None:
@@ -70,6 +74,26 @@ async def merge_in_order(sources: Mapping[str, Pieces], send: Send, miss: Callab
             await advance(name)
 
 
+async def _to_its_end(name: str, pieces: Pieces, find: Find) -> Pieces:
+    """Yields the pieces of a node, each byte once, although it closes a reader that waits long for its turn."""
+    shown, is_whole = ShownOutput(), False
+    while not is_whole:
+        has_more = False
+        try:
+            async with contextlib.aclosing(pieces):
+                async for piece in pieces:
+                    if (new := shown.new(piece)) is not None:
+                        has_more = True
+                        yield new
+            is_whole = True
+        except NotFoundError:
+            again = find().get(name) if has_more else None
+            if again is None:
+                raise
+            pieces = again.pieces
+            shown.comes_again()
+
+
 # --- output of a live job --------------------------------------------------------------------------------------------
 
 
@@ -81,10 +105,21 @@ class _Node:
         self.is_silent = False  # since it was asked last, too
         self.is_noted = False
         self.ended_in: str | None = None  # the folder whose output was sent to its end
+        self._looks_left = 0  # until it is read again
+        self._looks_apart = 1
         self._cycle = -1
         self._shown = ShownOutput()  # of that cycle
         self._reading = anyio.CancelScope()
         self._until_s = math.inf
+
+    def is_due(self, log_dir: str) -> bool:
+        """Returns whether this look is to read what it has in that folder."""
+        self._looks_left = max(0, self._looks_left - 1)
+        return not (self.is_read or self.ended_in == log_dir or self._looks_left)
+
+    def wait_longer(self) -> None:
+        """Lets more looks pass each time, until some output is new."""
+        self._looks_left, self._looks_apart = self._looks_apart, min(2 * self._looks_apart, LOOKS_APART_MAX)
 
     def begin(self, output: NodeOutput) -> Pieces:
         """Returns what is to be read now: what was chosen, and once some of it was sent, all from the beginning."""
@@ -119,7 +154,7 @@ class _Node:
             self._cycle, self._shown = piece.cycle, ShownOutput()
         new = self._shown.new(piece)
         if new is not None:
-            self.is_noted = False
+            self.is_noted, self._looks_apart = False, 1
         return new
 
 
@@ -143,9 +178,13 @@ class _Outlet:
             await self._carry(node.read(pieces), node.new)
         except (NoAnswerError, NotFoundError, ExhaustedError) as error:
             node.is_silent = True
+            times = f"every {LOOK_S:g} s"
+            if isinstance(error, ExhaustedError):
+                times = f"at least every {LOOK_S * LOOKS_APART_MAX:g} s"
+                node.wait_longer()
             if not node.is_noted:
                 node.is_noted = True
-                again = "" if self._ended.is_set() else f"; the node is asked again every {LOOK_S:g} s"
+                again = "" if self._ended.is_set() else f"; the node is asked again {times}"
                 await self._say(f"{_missing(name, error)}{again}")
         except HoldfastError as error:
             await self._say(_missing(name, error))
@@ -179,7 +218,7 @@ async def follow(own: Pieces, look: Look | None, send: Send, note: Note, *, ende
         while look is not None and not ended.is_set():
             for name, output in (await look()).items():
                 node = nodes.setdefault(name, _Node())
-                if not node.is_read and node.ended_in != output.log_dir:
+                if node.is_due(output.log_dir):
                     tasks.start_soon(outlet.carry_node, name, node, node.begin(output), output.log_dir)
             with anyio.move_on_after(LOOK_S):
                 await ended.wait()

@@ -28,6 +28,7 @@ ANSWER_BYTES = 128 * 1024  # an answer of about this size is sent
 IDLE_S = 60.0
 PATIENCE_S = 3.0  # how long a reader that does not follow waits for a disk
 WAIT_MAX_S = 60.0
+WARNINGS_KEPT = 1000  # which of them were given
 
 _log = logging.getLogger("holdfast")
 
@@ -56,6 +57,7 @@ class LogStreamServer:
     def __init__(self, job_service: OwnJobs) -> None:
         self._job_service = job_service
         self._readers: dict[tuple[str, str], _Reader] = {}
+        self._warned: dict[tuple[str, str], str] = {}  # job and asker -> why it could not be shown the last time
         self._tasks: TaskGroup | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -107,19 +109,28 @@ class LogStreamServer:
                     else:
                         ended.set()
                     choice = LogChoice(question.rank, question.cycle, question.tail_lines)
-                    pieces = log_follower.follow(Path(part.log_dir), choice, ended)
+                    pieces = log_follower.follow(Path(part.log_dir), choice, ended, shows_progress=not question.follow)
                     try:
                         async with contextlib.aclosing(pieces):
                             async for piece in pieces:
                                 await send.send(piece)
                     except* OSError as errors:  # the disk, or no inotify instance is left
                         reader.failure = str(errors.exceptions[0])
-                        _log.warning("cannot show output of job %s to node %s: %s", part.job_id, key[0], reader.failure)
+                        self._warn(part.job_id, key[0], reader.failure)
                     send.close()
                     await anyio.sleep_forever()  # The rest may be read until nobody asks any more.
         finally:
             if self._readers.get(key) is reader:
                 del self._readers[key]
+
+    def _warn(self, job_id: str, by: str, failure: str) -> None:
+        """Says it once: the asker comes again and again."""
+        if self._warned.get((job_id, by)) == failure:
+            return
+        self._warned[job_id, by] = failure
+        if len(self._warned) > WARNINGS_KEPT:
+            del self._warned[next(iter(self._warned))]
+        _log.warning("cannot show output of job %s to node %s: %s", job_id, by, failure)
 
 
 async def set_at_end(jobs: OwnJobs, job_id: str, ended: anyio.Event) -> None:

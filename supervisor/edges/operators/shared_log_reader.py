@@ -11,7 +11,7 @@ import contextlib
 import os
 import stat
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from holdfast_wire.run_mark import MARK_BYTES, marks_in, run_begun_by, run_time
@@ -46,15 +46,23 @@ class SharedLogReader:
         self._tail_lines = lines
 
     def read(self) -> Iterator[bytes]:
-        """Yields all complete lines that were not read yet."""
+        """Yields all complete lines that were not read yet, and b"" while it reads on in what others have printed."""
         if self._tail_lines:
-            last = deque(self._lines(), self._tail_lines)
+            last = deque[bytes](maxlen=self._tail_lines)
             self._tail_lines = 0
+            for line in self._lines():
+                if line:
+                    last.append(line)
+                else:
+                    yield line
             if last:
                 yield b"".join(last)
             return
         piece: list[bytes] = []
         for line in self._lines():
+            if not line:
+                yield line
+                continue
             piece.append(line)
             if len(piece) == PIECE_LINES:
                 yield b"".join(piece)
@@ -63,6 +71,7 @@ class SharedLogReader:
             yield b"".join(piece)
 
     def _lines(self) -> Iterator[bytes]:
+        """Yields the rank's lines, and b"" before each further chunk."""
         descriptor = self._open()
         if descriptor is None:
             return
@@ -74,7 +83,7 @@ class SharedLogReader:
             if found.st_ino != self.file or found.st_size < self._offset:  # replaced by another file, or truncated
                 self.file = found.st_ino
                 self.read_bytes, self._rest, self._is_over = 0, b"", False
-                self._offset = _beginning_of(run, descriptor) if run else 0
+                self._offset = (yield from _beginning_of(run, descriptor)) if run else 0
             while not self._is_over and (data := os.pread(descriptor, CHUNK_BYTES, self._offset)):
                 self._offset += len(data)
                 *whole, self._rest = (self._rest + data).split(b"\n")
@@ -86,6 +95,8 @@ class SharedLogReader:
                     elif run and run_begun_by(line) > run:
                         self._is_over = True
                         return
+                if len(data) == CHUNK_BYTES:
+                    yield b""
         finally:
             os.close(descriptor)
 
@@ -119,8 +130,11 @@ class SharedLogReader:
         return None
 
 
-def _beginning_of(run: str, descriptor: int) -> int:
-    """Returns where the lines of the run begin: at the first mark of it, or of the last run before it; else at 0."""
+def _beginning_of(run: str, descriptor: int) -> Generator[bytes, None, int]:
+    """Returns where the lines of the run begin: at the first mark of it, or of the last run before it; else at 0.
+
+    Yields b"" before each further chunk.
+    """
     newest, beginning, at, rest = "", 0, 0, b""
     while data := os.pread(descriptor, CHUNK_BYTES, at + len(rest)):
         data = rest + data
@@ -129,6 +143,8 @@ def _beginning_of(run: str, descriptor: int) -> int:
                 newest, beginning = begun, at + offset
         rest = data[1 - MARK_BYTES :]  # may have the first part of a mark
         at += len(data) - len(rest)
+        if len(data) >= CHUNK_BYTES:
+            yield b""
     return beginning
 
 

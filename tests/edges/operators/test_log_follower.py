@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from anyio import to_thread
 
 from supervisor.edges.operators import log_follower
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
+from supervisor.edges.operators.shared_log_reader import LINK_NAME
 from supervisor.errors import NotFoundError
 
 
@@ -289,3 +291,33 @@ async def test_ended_cycles_cost_no_descriptors(tmp_path: Path) -> None:
         assert len(os.listdir("/proc/self/fd")) <= before + 10
         reader.ended.set()
     assert len(os.listdir("/proc/self/fd")) <= before + 2
+
+
+def _are_open(numbers: range) -> bool:
+    return all(os.path.lexists(f"/proc/self/fd/{number}") for number in numbers)
+
+
+async def test_a_reader_that_leaves_within_a_shared_file_closes_no_file_of_another_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of the thread that reads have the numbers of others elsewhere, such as those of the output."""
+    close = log_follower.DirectoryWatch.close
+
+    def slow_close(watch: log_follower.DirectoryWatch) -> None:
+        time.sleep(0.1)  # The other thread has let go meanwhile.
+        close(watch)
+
+    monkeypatch.setattr(log_follower.DirectoryWatch, "close", slow_close)
+    (tmp_path / "shared.log").write_bytes(b"0: line\n" * 100_000)
+    (put(tmp_path, 0, 0, "").parent / LINK_NAME).symlink_to(tmp_path / "shared.log")
+    copies = [os.dup(number) for number in range(3)]
+    try:
+        pieces = log_follower.follow(tmp_path / "job", LogChoice(), anyio.Event())
+        await anext(pieces)
+        await pieces.aclose()
+        are_open = _are_open(range(3))
+    finally:
+        for number, copy in enumerate(copies):
+            os.dup2(copy, number)
+            os.close(copy)
+    assert are_open

@@ -23,21 +23,49 @@ async def source(places: Sequence[tuple[int, int]], *, error: HoldfastError | No
         raise error
 
 
-async def test_what_is_there_comes_in_order_and_what_is_missing_is_told():
-    sources = {
-        "": as_pieces(source([(0, 0), (0, 1), (1, 2)])),
-        "b": as_pieces(source([(0, 2)], error=SILENT)),
-        "c": as_pieces(source([(1, 0), (1, 1)])),
-    }
+CLOSED = NotFoundError("cannot show more output: its reader was closed")
+
+
+async def merged(
+    own: AsyncGenerator[LogBytes], *looks: Mapping[str, AsyncGenerator[LogBytes]]
+) -> tuple[list[str], list[str]]:
+    """Returns what is sent and what is missing. `looks`: the sources of the other nodes, each time they are opened."""
+    coming = [*looks]
     seen: list[str] = []
     missing: list[str] = []
+
+    def find() -> Mapping[str, NodeOutput]:
+        look: Mapping[str, AsyncGenerator[LogBytes]] = coming.pop(0) if coming else {}
+        return {name: NodeOutput(f"/{name}", as_pieces(each)) for name, each in look.items()}
 
     async def send(piece: LogPiece) -> None:
         seen.append(piece.data.decode())
 
-    await merge_in_order(sources, send, missing.append)
+    await merge_in_order(as_pieces(own), find, send, missing.append)
+    return seen, missing
+
+
+async def test_what_is_there_comes_in_order_and_what_is_missing_is_told():
+    seen, missing = await merged(
+        source([(0, 0), (0, 1), (1, 2)]),
+        {"b": source([(0, 2)], error=SILENT), "c": source([(1, 0), (1, 1)])},
+    )
     assert seen == ["0.0", "0.1", "0.2", "1.0", "1.1", "1.2"]
     assert missing == ["the output of node b is not complete: cannot ask node b: no answer within 5 s"]
+
+
+async def test_a_node_that_has_closed_its_reader_is_read_again_as_long_as_it_has_more():
+    seen, missing = await merged(
+        source([(0, 0)]),
+        {"b": source([(0, 1)], error=CLOSED)},
+        {"b": source([(0, 1), (0, 2)], error=CLOSED)},
+        {"b": source([(0, 1), (0, 2)], error=CLOSED)},
+        {"b": source([(0, 1), (0, 2), (0, 3)])},
+    )
+    assert seen == ["0.0", "0.1", "0.2"]
+    assert missing == [f"the output of node b is not complete: {CLOSED}"]
+    seen, missing = await merged(source([(0, 0)]), {"b": source([(0, 1)], error=CLOSED)})
+    assert (seen, missing) == (["0.0", "0.1"], [f"the output of node b is not complete: {CLOSED}"])
 
 
 class Followed:
@@ -73,7 +101,7 @@ def _looks_follow_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_merge, "LOOK_S", 0.001)
 
 
-@pytest.mark.parametrize("error", [SILENT, NotFoundError("cannot: closed"), ExhaustedError("cannot: full")])
+@pytest.mark.parametrize("error", [SILENT, NotFoundError("cannot: closed")])
 async def test_a_node_that_could_not_answer_is_read_again_and_each_byte_comes_once(error: HoldfastError):
     job = Followed(
         {"b": ("/b", source([(0, 1), (1, 1)], error=error))},
@@ -83,6 +111,22 @@ async def test_a_node_that_could_not_answer_is_read_again_and_each_byte_comes_on
     await job.to_its_end()
     assert sorted(job.seen) == ["0.0", "0.1", "1.1", "1.2", "2.1"]
     assert job.notes == [f"the output of node b is not complete: {error}; the node is asked again every 0.001 s"]
+
+
+async def test_a_node_that_can_not_read_its_files_is_read_less_and_less_often_until_there_is_something_new():
+    error = ExhaustedError("cannot show output: Input/output error")
+    read: list[int] = []
+
+    async def fails(look: int) -> AsyncGenerator[LogBytes]:
+        read.append(look)
+        yield LogBytes(1, int(look >= 8), False, b"new", 7)
+        raise error
+
+    job = Followed(*({"b": ("/b", fails(look))} for look in range(1, 40)))
+    await job.to_its_end()
+    assert read == [1, 2, 4, 8, 9, 11, 15, 23, 35]
+    note = f"the output of node b is not complete: {error}; the node is asked again at least every 0.012 s"
+    assert (job.seen, job.notes) == (["0.0", "new", "new"], [note, note])
 
 
 async def test_a_node_whose_run_has_ended_is_read_again_in_its_next_run_only():

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import errno
+import os
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
+from holdfast_wire.run_mark import run_time
 
-from supervisor.edges.operators import log_follower, log_reader_limit, log_stream_server
+from supervisor.edges.operators import log_follower, log_reader_limit, log_stream_server, shared_log_reader
+from supervisor.edges.operators.log_follower import LogPiece
+from supervisor.edges.operators.log_merge import NodeOutput, as_pieces, merge_in_order
 from supervisor.edges.operators.log_stream_server import LogStreamServer
 from supervisor.errors import ExhaustedError, NotFoundError
-from supervisor.ports.questions import CloseLogs, Logs, ReadLogs
+from supervisor.ports.questions import Answer, CloseLogs, Logs, ReadLogs
 from supervisor.ports.reports import JobReport
+from supervisor.queries import remote_logs
 from tests.edges.operators.fake_job_service import FakeJobService, running
 from tests.edges.operators.test_log_follower import put
 from tests.settling import settled
@@ -79,7 +86,7 @@ async def test_one_that_follows_gets_what_comes_later(tmp_path: Path):
 
 
 async def test_a_reader_whose_node_cannot_read_gets_no_end_but_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     def watch() -> None:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -90,6 +97,7 @@ async def test_a_reader_whose_node_cannot_read_gets_no_end_but_the_reason(
         for follow in (False, True):
             with pytest.raises(ExhaustedError, match=r"cannot show output: .*Too many open files"):
                 await found.answer("b", part, ReadLogs(f"r{follow}", 1, follow=follow, wait_s=LIMIT_S))
+    assert len(caplog.records) == 1, "the asker comes again and again"
 
 
 async def test_readers_are_few_and_idle_ones_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -109,3 +117,72 @@ async def test_readers_are_few_and_idle_ones_are_closed(tmp_path: Path, monkeypa
                     await settled()
                 else:
                     break
+
+
+class Asker:
+    """Node b, which asks this node. See questions.Colleagues."""
+
+    def __init__(self, found: LogStreamServer, part: JobReport) -> None:
+        self._found = found
+        self._part = part
+
+    async def ask(self, job_id: str, to: str, question: ReadLogs | CloseLogs, *, timeout_s: float) -> Answer:
+        return await self._found.answer("b", self._part, question)
+
+
+OTHERS = b"1: of another rank\n" * 200
+RUN_MS = 1_764_419_405_123
+MARK = f"\n[holdfast: the run of {run_time(RUN_MS)} begins here]\n".encode()
+
+
+@pytest.mark.parametrize("tail_lines", [0, 20])
+@pytest.mark.parametrize("text", [MARK + OTHERS + b"0: own\n", OTHERS + MARK + b"0: own\n"])
+async def test_a_long_search_in_a_shared_file_is_no_disk_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, tail_lines: int
+):
+    folder = put(tmp_path, 0, 0, "").parent
+    (tmp_path / "shared.log").write_bytes(text)
+    (folder / shared_log_reader.LINK_NAME).symlink_to(tmp_path / "shared.log")
+    (folder / shared_log_reader.RUN_LINK_NAME).symlink_to(str(RUN_MS))
+    read = os.pread
+
+    def slow_read(descriptor: int, size: int, offset: int) -> bytes:
+        time.sleep(0.02)
+        return read(descriptor, size, offset)
+
+    monkeypatch.setattr(os, "pread", slow_read)
+    monkeypatch.setattr(shared_log_reader, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(log_follower, "TURN_S", 0.05)
+    monkeypatch.setattr(log_stream_server, "PATIENCE_S", 0.2)
+    async with readers(tmp_path) as (found, part):
+        asker: Any = Asker(found, part)
+        pieces = remote_logs.pieces(asker, part.job_id, "a", rank=None, cycle=None, tail_lines=tail_lines, follow=False)
+        assert [piece.output async for piece in pieces] == [b"own\n"]
+
+
+async def test_all_output_comes_of_a_node_that_waits_long_for_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The reader looks at the first node's output, as in a pager, for longer than an unused reader stays open."""
+    monkeypatch.setattr(log_stream_server, "IDLE_S", 0.05)
+    text = "".join(f"line {number}\n" for number in range(100_000)).encode()
+    put(tmp_path, 0, 1, text.decode())
+    output, missing = bytearray(), list[str]()
+
+    async def own() -> AsyncGenerator[LogPiece]:
+        yield LogPiece(0, 0, is_stderr=False, data=b"own")
+
+    async def send(piece: LogPiece) -> None:
+        if piece.data == b"own":
+            await anyio.sleep(0.5)
+        else:
+            output.extend(piece.data)
+
+    async with readers(tmp_path) as (found, part):
+        asker: Any = Asker(found, part)
+
+        def find() -> dict[str, NodeOutput]:
+            pieces = remote_logs.pieces(asker, part.job_id, "a", rank=None, cycle=None, tail_lines=0, follow=False)
+            return {"a": NodeOutput(part.log_dir, as_pieces(pieces))}
+
+        await merge_in_order(own(), find, send, missing.append)
+    assert missing == []
+    assert output == text
