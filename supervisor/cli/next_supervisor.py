@@ -74,5 +74,5 @@ def _spawners(folder: Path) -> Iterator[SpawnerIdentity]:
 def _identity(files: SpawnerFiles) -> SpawnerIdentity | None:
     try:
         return files.identity()
-    except OSError:  # its record is damaged
+    except OSError:  # Its record is damaged. A connection would be taken for a supervisor that returns.
         return files.survivor()

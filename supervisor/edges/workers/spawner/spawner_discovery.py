@@ -153,15 +153,11 @@ class SpawnerFiles(msgspec.Struct, frozen=True):
         return None
 
     def survivor(self) -> SpawnerIdentity | None:
-        """Returns the spawner without its record, as a live process of it shows that: itself or one of its ranks.
-
-        Unlike `listener`, it connects to nobody: the spawner would take this process for a supervisor that returns.
-        """
+        """Returns the spawner as a live process of it, or of a rank, shows it. Unlike `listener`, connects nowhere."""
         for process in process_table.all_processes():
             job_id, spawner = process_table.initial_variables(process.pid, JOB_ID_VARIABLE, SPAWNER_VARIABLE)
             if job_id is not None and spawner == self.name:
-                boot, namespace = process_table.boot_id(), _own_namespace()
-                return SpawnerIdentity(job_id, boot, namespace, process.pid, process.started_ticks)
+                return msgspec.structs.replace(nobody(job_id), pid=process.pid, started_ticks=process.started_ticks)
         return None
 
     def remove(self) -> None:
