@@ -79,6 +79,7 @@ class _Writer:
             with contextlib.suppress(Exception):
                 line()
             is_written.set()
+            del line, is_written  # An error in a record keeps the frames of what has failed.
 
 
 _writer = _Writer()

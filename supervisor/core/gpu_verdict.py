@@ -55,7 +55,8 @@ class GpuWords(msgspec.Struct, frozen=True):
 class Look(msgspec.Struct, frozen=True):
     gpus: tuple[GpuWords, ...]
     lost: tuple[str, ...] = ()  # names of GPUs that no longer respond
-    xids: tuple[tuple[str, int], ...] = ()  # (UUID, Xid) of the Xid events since the last look, of all GPUs
+    xids: tuple[tuple[str, int], ...] = ()  # (UUID, Xid) of the Xid events that this look has read, of all GPUs
+    earlier_xids: tuple[tuple[str, int], ...] = ()  # those that looks have read which were not answered
 
 
 class Past(msgspec.Struct, frozen=True):
@@ -128,14 +129,19 @@ def _was_unhealthy(finding: HealthFinding | None) -> bool:
 
 def _learn(look: Look, pasts: dict[str, Past]) -> dict[str, Past]:
     """Returns what is known of each GPU after the look. An event of this look may be later than a reset."""
+    _add_fatal(look.earlier_xids, pasts)
     for gpu in look.gpus:
         if gpu.uuid:
             pasts[gpu.whole_uuid] = _learn_of(gpu, pasts.get(gpu.whole_uuid, Past()))
-    for uuid, xid in look.xids:
+    _add_fatal(look.xids, pasts)
+    return pasts
+
+
+def _add_fatal(xids: tuple[tuple[str, int], ...], pasts: dict[str, Past]) -> None:
+    for uuid, xid in xids:
         if uuid and xid in FATAL_XIDS:
             past = pasts.get(uuid, Past())
             pasts[uuid] = msgspec.structs.replace(past, xids=tuple(sorted({*past.xids, xid})))
-    return pasts
 
 
 def _learn_of(gpu: GpuWords, past: Past) -> Past:

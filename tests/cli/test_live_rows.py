@@ -119,13 +119,17 @@ def test_an_earlier_run_of_a_job_that_runs_again_is_told_apart_in_any_order() ->
     older = replace(failed, submitted_at_ns=1, ended_at_ns=4)
     told = (FoundJob(failed, None, 0), live, FoundJob(older, None, 0))
     look = Look(NOW_NS, told, 1, ended=frozenset({told[0].run}))
-    earlier = f"{live.name} (until {output.local_time(9)[11:19]})"
+    earlier = f"{live.name} (until {output.local_time(9)[:16]})"
     for order in range(len(AllJobs.orders)):
-        found = {row.key: row for row in AllJobs().rows(look, order)}
+        found = {row.cells[0]: row for row in AllJobs().rows(look, order)}
         assert set(found) == {live.name, earlier}
         assert (found[live.name].cells[1], found[live.name].is_earlier) == ("running", False)
         assert (found[earlier].cells[1], found[earlier].cells[-1]) == ("failed", "rank 3 failed")
         assert found[earlier].is_earlier
+    both = Look(NOW_NS, told, 1, ended=frozenset({told[0].run, told[2].run}))
+    shown = AllJobs().rows(both, 0)
+    assert sorted(row.cells[0] for row in shown) == [live.name, earlier, earlier]
+    assert len({row.key for row in shown}) == 3, "the table takes each key once"
 
 
 def test_ranks_are_sorted_as_asked_and_the_odd_ones_come_first() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextvars
+import gc
 import logging
 import os
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -121,6 +123,27 @@ def test_lines_that_wait_for_a_handler_are_bounded(monkeypatch: pytest.MonkeyPat
         hanging.may_write.set()
         log.logger.removeHandler(hanging)
     assert hanging.written[:4] == ["line 0", "line 1", "line 2", "line 3"]
+
+
+def test_a_line_keeps_no_error_once_it_is_written():
+    """Its frames have the process groups and tensors of what has failed."""
+
+    class Held:
+        pass
+
+    def fail(held: Held) -> None:
+        raise ValueError(f"by intention, not {held}")
+
+    held = Held()
+    is_kept = weakref.ref(held)
+    try:
+        fail(held)
+    except ValueError as error:
+        GuardedLog("holdfast.lines-that-nobody-keeps").logger.propagate = False
+        GuardedLog("holdfast.lines-that-nobody-keeps").warning("cannot go on: %s", error)
+    del held
+    gc.collect()
+    assert is_kept() is None
 
 
 def test_a_forked_process_logs_too():

@@ -24,6 +24,7 @@ from worker_client.bytecode_probe import BytecodeProbe
 TICKS_PER_LIMIT = 240  # bounds how late a silence is noticed
 TICK_INTERVAL_MIN_S = 0.02
 TICK_INTERVAL_MAX_S = 0.1  # each tick costs 0.1 to 0.2 ms of CPU
+OWN_THREADS = 2  # the main thread and the one that ticks
 _WAITING_MODULES = ("multiprocessing.", "subprocess", "concurrent.futures.", "torch.multiprocessing.")
 # In threading. `wait` is a condition's: an event, a semaphore, a barrier and a queue.Queue wait by it, too.
 _WAITING_FOR_THREADS = frozenset({"join", "_wait_for_tstate_lock", "_shutdown", "wait"})
@@ -103,12 +104,10 @@ class _Ticker:
 
     def _waits_for_its_own(self) -> bool:
         """Returns whether the innermost call is such a wait: what a signal handler does on top of one is not."""
-        frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
-        frame = frames.pop(self._main_thread, None)
-        frames.pop(_thread.get_ident(), None)
+        frame = sys._current_frames().get(self._main_thread)  # pyright: ignore[reportPrivateUsage]
         if frame is not None and _module(frame) == "threading":
-            # Without another thread, nobody is left to end the wait.
-            return bool(frames) and frame.f_code.co_name in _WAITING_FOR_THREADS
+            # Without another thread, be it one of C++, nobody is left to end the wait.
+            return frame.f_code.co_name in _WAITING_FOR_THREADS and len(os.listdir("/proc/self/task")) > OWN_THREADS
         while frame is not None and _module(frame) == "selectors":
             frame = frame.f_back
         return frame is not None and _module(frame).startswith(_WAITING_MODULES)

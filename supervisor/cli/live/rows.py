@@ -1,6 +1,6 @@
 """What do the rows of the live view show, in which order, and which rows match the typed words?
 
-Pure: from reports to texts. A row's first cell is its key: a job's name, a rank.
+Pure: from reports to texts. A row's first cell is its key: a job's name, a rank. Only that of an earlier run is longer.
 """
 
 from __future__ import annotations
@@ -92,14 +92,15 @@ def state_of(rank: RankReport) -> str:
 
 def job_row(job: FoundJob, now_ns: int, *, is_earlier: bool = False) -> Row:
     report = job.report
-    key = job.name
+    key = name = job.name
     if is_earlier:
-        key += f" (until {output.local_time(report.ended_at_ns or report.submitted_at_ns)[11:19]})"
+        name += f" (until {output.local_time(report.ended_at_ns or report.submitted_at_ns)[:16]})"
+        key = f"{name} {report.submitted_at_ns}"  # two may have ended in the same minute
     up = sum(rank.state == "running" for rank in report.ranks)
     worst = most_silent(report)
     age_s = ((report.ended_at_ns or now_ns) - report.submitted_at_ns) / 1e9
     cells = (
-        key,
+        name,
         report.state.value,
         str(report.cycle) + (f".{report.iteration}" if report.iteration else ""),
         f"{report.restarts_used}/{report.max_restarts}",

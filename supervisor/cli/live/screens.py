@@ -106,7 +106,9 @@ class Listing(Screen[None]):
     def _show_detail(self) -> None:
         """Shows the last column in full: the table cuts it at the terminal's edge."""
         row = self.table.chosen_row
-        self.query_one("#detail", Static).update(Text(f"{row.key}: {row.cells[-1]}" if row and row.cells[-1] else ""))
+        self.query_one("#detail", Static).update(
+            Text(f"{row.cells[0]}: {row.cells[-1]}" if row and row.cells[-1] else "")
+        )
 
     def on_data_table_row_highlighted(self, _: DataTable.RowHighlighted) -> None:
         self._show_detail()

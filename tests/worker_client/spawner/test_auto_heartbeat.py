@@ -21,7 +21,12 @@ INTERVAL_S = 0.02  # of the ticks, for a limit of 1 s
 SILENT_S = 0.5
 
 BESIDE_A_THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+NATIVE_THREAD = (
+    "import ctypes, threading\nc = ctypes.CDLL(None)\n"
+    "c.pthread_create(ctypes.byref(ctypes.c_ulong()), None, ctypes.cast(c.pause, ctypes.c_void_p), None)\n"
+)
 WAITS = {
+    "event of a thread of C++": NATIVE_THREAD + "threading.Event().wait()",
     "child": "import subprocess\nsubprocess.run(['sleep', '60'])",
     "process": "import multiprocessing, time\np = multiprocessing.get_context('fork').Process(target=time.sleep, "
     "args=(60,))\np.start()\np.join()",

@@ -60,9 +60,14 @@ class GpuProbe:
         begun_s = anyio.current_time()
         visible = spec.visible_gpus
         process = self._gpus.process
+        earlier = frozenset(process.xids)
         answer = cast("dict[str, Any]", await process.ask("fitness", visible=visible))
-        xids = tuple(sorted(process.xids))
-        look = gpu_verdict.Look(tuple(map(_words, answer["gpus"])), tuple(map(str, answer["lost"])), xids)
+        look = gpu_verdict.Look(
+            tuple(map(_words, answer["gpus"])),
+            tuple(map(str, answer["lost"])),
+            tuple(sorted(process.xids - earlier)),
+            tuple(sorted(earlier)),
+        )
         took_s = anyio.current_time() - begun_s
         known = msgspec.structs.replace(self._known, names=self._names.get(visible, ()))
         findings, self._known = gpu_verdict.judge(look, known, took_s=took_s)

@@ -247,6 +247,23 @@ async def test_an_event_is_not_lost_with_the_process_that_its_gpu_keeps_from_ans
     assert (found["GPU 0"].health, found["GPU 1"].health) == (Health.UNHEALTHY, Health.HEALTHY)
 
 
+async def test_a_reset_after_a_look_without_an_answer_ends_what_that_look_has_read(
+    node_gpus: NodeGpus, gpus: Gpus
+) -> None:
+    probe = GpuProbe(node_gpus)
+    gpus[0].action = 1
+    await probe.look(SPEC)
+    node_gpus.process.answer_s = 1.0
+    gpus.report_xid(0, 119)
+    gpus.state.device_hangs = 1
+    [found] = await probe.look(SPEC)
+    assert found.health is Health.UNANSWERED
+    node_gpus.process.answer_s = 20.0
+    gpus.state.device_hangs = gpus[0].action = 0
+    for _ in range(2):
+        assert {each.health for each in await probe.look(SPEC)} == {Health.HEALTHY}
+
+
 def test_a_look_that_is_started_and_asks_twice_ends_before_its_deadline() -> None:
     waits_s = (gpu_process.ANSWER_S, 2 * (gpu_process.DOOMED_S + gpu_process.ANSWER_S), device_probes.CONFIRM_S)
     assert sum(waits_s) < node_check_plans.DEVICES_DEADLINE_S
