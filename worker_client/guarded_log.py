@@ -3,7 +3,7 @@
 Scripts put filters on the root's handlers that call `torch.distributed.get_rank()`, for example, which raises while
 there is no group. Python guards no filter. Such an error must not end the thread that aborts, or take a rank out of the
 call; its line is lost. A handler may write to a disk that never answers. That must not keep the abort from the ranks
-that another one has left in a collective, so one thread writes all lines, and each is waited for only briefly.
+that another one has left in a collective, so a thread writes the lines, and each is waited for only briefly.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
+import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 LINE_TIMEOUT_S = 0.5
@@ -42,44 +43,48 @@ class GuardedLog(_Adapter):
 
 
 class _Writer:
-    """The thread that writes all lines, in order."""
+    """Writes lines in order, in a thread that ends once there is none."""
 
     def __init__(self) -> None:
-        self._lines: SimpleQueue[tuple[Callable[[], object], threading.Event]] = SimpleQueue()
+        self._lines = deque[Callable[[], object]]()
         self._thread: threading.Thread | None = None
-        self._late: threading.Event | None = None  # of a line that was not written in time
+        self._is_running = False  # it will look for another line before it ends
+        self._is_late = False  # a line was not written in time
 
     def write(self, line: Callable[[], object]) -> None:
         """Blocks until the line is written, at most LINE_TIMEOUT_S, and not at all while an earlier one is late."""
-        if not self._is_running():
-            line()
+        if len(self._lines) >= LINES_MAX:
             return
-        if self._lines.qsize() >= LINES_MAX:
-            return
-        is_written = threading.Event()
-        self._lines.put((line, is_written))
-        if (self._late is None or self._late.is_set()) and not is_written.wait(LINE_TIMEOUT_S):
-            self._late = is_written
+        self._lines.append(line)
+        thread = self._thread
+        if thread is None or not self._is_running or not thread.is_alive():
+            self._is_running, self._is_late = True, False
+            self._thread = thread = threading.Thread(target=self._write_all, name="holdfast-log", daemon=True)
+            try:
+                if sys.is_finalizing():  # It would never have a turn.
+                    raise RuntimeError
+                thread.start()
+            except RuntimeError:  # or there can be no more threads
+                self._write_all()
+                return
+        if not self._is_late:
+            thread.join(LINE_TIMEOUT_S)
+            self._is_late = thread.is_alive()
 
-    def _is_running(self) -> bool:
-        """Returns whether the thread runs; starts it if it can: the first time, and after a fork."""
-        if sys.is_finalizing():  # It would never have a turn.
-            return False
-        if self._thread is None or not self._thread.is_alive():
-            self._lines, self._late = SimpleQueue(), None
-            self._thread = threading.Thread(target=self._run, args=(self._lines,), name="holdfast-log", daemon=True)
-            with contextlib.suppress(RuntimeError):  # there can be no more threads
-                self._thread.start()
-        return self._thread.is_alive()
-
-    @staticmethod
-    def _run(lines: SimpleQueue[tuple[Callable[[], object], threading.Event]]) -> None:
+    def _write_all(self) -> None:
         while True:
-            line, is_written = lines.get()
+            try:
+                line = self._lines.popleft()
+            except IndexError:
+                self._is_running = False
+                if not self._lines:
+                    return
+                self._is_running = True  # One came just now; its caller may have seen either.
+                continue
             with contextlib.suppress(Exception):
                 line()
-            is_written.set()
-            del line, is_written  # An error in a record keeps the frames of what has failed.
+            del line  # An error in a record keeps the frames of what has failed.
 
 
 _writer = _Writer()
+os.register_at_fork(after_in_child=_writer.__init__)  # The thread and its lines are the parent's.

@@ -125,6 +125,29 @@ def test_lines_that_wait_for_a_handler_are_bounded(monkeypatch: pytest.MonkeyPat
     assert hanging.written[:4] == ["line 0", "line 1", "line 2", "line 3"]
 
 
+def test_no_thread_is_left_once_a_line_is_written():
+    """The script's own count of threads is as it was."""
+    for _ in range(100):
+        GuardedLog("holdfast.test").warning("a word")
+        assert "holdfast-log" not in [each.name for each in threading.enumerate()]
+
+
+def test_no_line_of_many_threads_is_lost_or_waits_for_a_later_one(caplog: pytest.LogCaptureFixture):
+    def log_all(of: int) -> None:
+        for number in range(200):
+            GuardedLog("holdfast.test").warning("%d of %d", number, of)
+
+    threads = [threading.Thread(target=log_all, args=(of,)) for of in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    until_s = time.monotonic() + 10
+    while len(caplog.messages) < 800 and time.monotonic() < until_s:
+        time.sleep(0.01)
+    assert sorted(caplog.messages) == sorted(f"{number} of {of}" for number in range(200) for of in range(4))
+
+
 def test_a_line_keeps_no_error_once_it_is_written():
     """Its frames have the process groups and tensors of what has failed."""
 
