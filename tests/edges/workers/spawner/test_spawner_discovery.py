@@ -44,11 +44,10 @@ def answering(listener: socket.socket, *messages: wire.Message) -> threading.Thr
 
     def answer() -> None:
         connection, _ = listener.accept()
-        with connection:
+        with connection, contextlib.suppress(ConnectionError):  # by a client that leaves before it has read all
             for message in messages:
                 connection.sendall(framing.encode(wire.encode(message), frame_bytes_max=1 << 20))
-            with contextlib.suppress(ConnectionResetError):  # by a client that leaves before it has read all
-                connection.recv(1)
+            connection.recv(1)
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
