@@ -42,7 +42,7 @@ class BoundedThread:
     def end_later(self) -> None:
         """Raises SystemExit in the call once the C function that it hangs in returns, before its next step."""
         ident = self._thread.ident
-        if ident is not None and self._thread.is_alive():  # the kernel gives the number to another thread after its end
+        if ident is not None and self._thread.is_alive():  # later, another thread may have the number
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(SystemExit))
 
     def _run_and_keep(self) -> None:

@@ -83,8 +83,8 @@ def _top(path: str, device: int) -> str:
 def _is_of_quota(path: str, top: str, free: str) -> bool:
     """Returns whether a folder with a quota of its own has no more free, and not the file system. Raises OSError.
 
-    The system counts such a folder as a smaller file system. What is free differs without a quota, too: the rank may
-    have removed its file meanwhile.
+    The system counts such a folder as a smaller file system. The free space alone shows no quota: it also differs if
+    the rank has removed its file meanwhile.
     """
     here, whole = os.statvfs(path), os.statvfs(top)
     is_smaller = here.f_files < whole.f_files if free == NO_FILE else here.f_blocks < whole.f_blocks
