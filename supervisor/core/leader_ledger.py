@@ -40,6 +40,7 @@ class Ledger(msgspec.Struct, frozen=True):
     vacant: tuple[str, ...] = ()  # nodes of that cycle that it goes on without
     may_be_stop: bool = False  # a stop that is asked for at once counts more than the verdict
     stop_grace_s: float | None = None  # how long the ranks may take; None: as configured
+    stop_at_once: bool = False  # the ranks of all nodes are killed: by a second signal, or SIGKILL
 
     @property
     def is_running(self) -> bool:

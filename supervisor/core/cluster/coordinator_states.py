@@ -90,6 +90,7 @@ class Stop(msgspec.Struct, frozen=True):
     reason: str
     grace_s: float | None = None  # None: as configured
     is_final: bool = False  # see StopAsked
+    at_once: bool = False  # see StopAsked
 
 
 class WindingDown(msgspec.Struct, frozen=True):
@@ -98,6 +99,7 @@ class WindingDown(msgspec.Struct, frozen=True):
     outcome: Verdict | Stop
     until_s: float
     is_stop_asked: bool = False  # perhaps while a verdict was being carried out
+    at_once: bool = False  # the ranks of all nodes are killed, also those of a node that comes back
     may_be_stop_until_s: float | None = None  # a scheduler may have ended the rank: a stop asked for by then counts
 
 

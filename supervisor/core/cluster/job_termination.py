@@ -47,21 +47,27 @@ def outcome_asked(
     state: State, event: cluster_messages.StopAsked | cluster_messages.LeaveAsked | cluster_messages.JobForbidden
 ) -> Verdict | Stop:
     if isinstance(event, cluster_messages.StopAsked):
-        return Stop(event.signal, event.reason, event.grace_s, event.is_final)
+        return Stop(event.signal, event.reason, event.grace_s, event.is_final, event.at_once)
     if isinstance(event, cluster_messages.LeaveAsked):
         return Stop(event.signal, event.reason, event.grace_s)
     exit_code = state.rules.restart.no_restart_exit_code if event.exit_code is None else event.exit_code
     return Verdict(JobState.FAILED, exit_code, event.reason)
 
 
-def wind_down(state: State, outcome: Verdict | Stop, now_s: float, *, may_be_stop: bool = False) -> Outcome:
-    """Has every node stop its part. `may_be_stop`: a scheduler may have ended ranks, and soon asks for the stop."""
+def wind_down(
+    state: State, outcome: Verdict | Stop, now_s: float, *, may_be_stop: bool = False, at_once: bool = False
+) -> Outcome:
+    """Has every node stop its part. `may_be_stop`: a scheduler may have ended ranks, and soon asks for the stop.
+
+    `at_once`: an earlier leader has been asked to kill all ranks.
+    """
     stop = outcome if isinstance(outcome, Stop) else None
     signal, grace_s = (stop.signal, stop.grace_s) if stop is not None else (0, None)
     phase = WindingDown(
         outcome,
         _until_s(state, signal, grace_s, now_s),
         is_stop_asked=stop is not None,
+        at_once=at_once or (stop is not None and stop.at_once),
         may_be_stop_until_s=now_s + STOP_FOLLOWS_S if may_be_stop and stop is None else None,
     )
     state = msgspec.structs.replace(state, phase=phase)
@@ -164,8 +170,8 @@ def _stop_again(state: State, phase: WindingDown, event: cluster_messages.StopAs
     if phase.is_stop_asked and not event.at_once and not is_command:
         return state, ()
     until_s = min(phase.until_s, _until_s(state, event.signal, event.grace_s, now_s))
-    phase = msgspec.structs.replace(phase, is_stop_asked=True, until_s=until_s)
-    order = orders.WindDown(event.reason, event.signal, at_once=event.at_once, grace_s=event.grace_s)
+    phase = msgspec.structs.replace(phase, is_stop_asked=True, until_s=until_s, at_once=phase.at_once or event.at_once)
+    order = orders.WindDown(event.reason, event.signal, at_once=phase.at_once, grace_s=event.grace_s)
     return msgspec.structs.replace(state, phase=phase), _to_all(state, order)
 
 
@@ -174,10 +180,11 @@ def _order(phase: WindingDown) -> orders.WindDown:
 
     It has a decided verdict: the nodes keep it in case the backend loses the ledger.
     """
-    if isinstance(phase.outcome, Stop):
-        return orders.WindDown(phase.outcome.reason, phase.outcome.signal, grace_s=phase.outcome.grace_s)
-    decided = phase.outcome if phase.may_be_stop_until_s is None else None
-    return orders.WindDown(phase.outcome.reason, verdict=decided)
+    outcome, at_once = phase.outcome, phase.at_once
+    if isinstance(outcome, Stop):
+        return orders.WindDown(outcome.reason, outcome.signal, at_once=at_once, grace_s=outcome.grace_s)
+    decided = outcome if phase.may_be_stop_until_s is None else None
+    return orders.WindDown(outcome.reason, at_once=at_once, verdict=decided)
 
 
 def _until_s(state: State, signal: int, grace_s: float | None, now_s: float) -> float:

@@ -140,6 +140,7 @@ def ledger_of(state: State) -> Ledger:
         parts=state.parts, processes=state.processes, witnesses=witnesses, resigned=state.resigned,
         term=state.term, leader=state.leader, former=state.former, epoch=state.epoch,
         leaving=state.leaving, vacant=state.vacant,
+        stop_at_once=isinstance(state.phase, WindingDown) and state.phase.at_once,
     )  # fmt: skip
     match state.phase:
         case Ended(verdict):

@@ -61,7 +61,9 @@ def resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
     later = (*stop, *phase.waiting.values(), *leaves)
     if outcome is not None:
         state = with_parts(state, inherited.names or tuple(parts[rank].node for rank in sorted(parts)))
-        state, actions = job_termination.wind_down(state, outcome, now_s, may_be_stop=ledger.may_be_stop)
+        state, actions = job_termination.wind_down(
+            state, outcome, now_s, may_be_stop=ledger.may_be_stop, at_once=ledger.stop_at_once
+        )
         is_old = ledger.verdict is not None or ledger.stop_signal is not None
         is_of_this_run = any(each.met_term for each in stands.values())
         told = (said(state, "leader_changed", ENDS_AS_BEFORE),) if is_old and not is_of_this_run else ()

@@ -57,7 +57,8 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
     """Reports a requested stop, which the coordinator orders on all nodes, so none takes it for a fault.
 
     The workers of this node stop at once: that needs nobody's consent, and the coordinator may be out of reach. A
-    node's second signal, and SIGKILL always, ends everything at once on all nodes (decision 37).
+    node's second signal, and SIGKILL always, ends everything at once: on all nodes, or on this one alone while it waits
+    to leave (decision 37).
     """
     state = job_leaving.without_old_stop(state, now_s)
     is_same = is_one_request(state.last_signal, event.signal, now_s - state.last_signal_at_s)
@@ -75,8 +76,9 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
     has_workers = type(state.phase) in _WITH_WORKERS
     at_once = is_second or event.signal == SIGKILL
     is_final = not event.signal and not event.of_node
+    concerns_all = event.signal == SIGKILL or state.leaving is None or not _may_leave(state, event)
     asked = cluster_messages.StopAsked(
-        event.reason, event.signal, grace_s=event.grace_s, is_final=is_final, at_once=at_once
+        event.reason, event.signal, grace_s=event.grace_s, is_final=is_final, at_once=at_once and concerns_all
     )
     said = _awaited(state, event, is_same=is_same, is_second=is_second) if has_workers else event.reason
     told = (transitions.say(state, "stop_requested", said), transitions.tell(state, asked))

@@ -153,7 +153,9 @@ def wind_down(state: State, event: orders.WindDown, verdict: Verdict | None = No
             return state, (tell(state, cluster_messages.NodeStopped(state.node, all_succeeded=False)),)
         case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
             return stop_group(state, phases.Leave(verdict), event.reason, stop)
-        case phases.Stopping(phases.Leave()) if event.verdict is not None and event.reason == state.reason:
+        case phases.Stopping(phases.Leave()) if (
+            event.verdict is not None and event.reason == state.reason and not event.at_once
+        ):  # fmt: skip
             return state, ()  # It obeys that order already, and now knows the verdict.
         case phases.Stopping(then):
             known = then.verdict if isinstance(then, phases.Leave) else None

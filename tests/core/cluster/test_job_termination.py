@@ -10,6 +10,7 @@ from supervisor.core.announcements import CycleEnded
 from supervisor.core.cluster import coordinator, job_termination, leader_takeover
 from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
+    Event,
     JobForbidden,
     JobOpened,
     LeaveAsked,
@@ -155,6 +156,21 @@ def test_an_operators_sigkill_ends_everything_at_once_however_soon_after_another
     for play in (running() >> SIGNALLED, under_a_new_leader()):
         play >> StopAsked("by kim", 9, at_once=True)
         assert {each.order for each in play.of(Send)} == {WindDown("by kim", 9, at_once=True)}
+
+
+@pytest.mark.parametrize("kill", [AGAIN, StopAsked("by kim", 9, at_once=True)])
+@pytest.mark.parametrize("before", [(), (SIGNALLED,), (NodeFailed("a", 0, "rank 0 failed"),), (TERMINATED,)])
+def test_a_kill_gives_no_rank_time_be_it_the_first_news_or_of_a_node_that_comes_back(
+    before: tuple[Event, ...], kill: StopAsked
+) -> None:
+    play = running()
+    for each in before:
+        play >> each
+    again = (NodeStands("b", JobRules("job", 2), MemberState.FAILED, 0), JobOpened("b", JobRules("job", 2)), BY_KIM)
+    for event in (kill, *again):
+        play >> event
+        assert {each.order.at_once for each in play.of(Send)} == {True}
+    assert leader_takeover.ledger_of(play.state).stop_at_once, "under the next leader, too"
 
 
 def test_a_job_that_may_not_restart_ends_everywhere_with_the_code_that_says_so() -> None:

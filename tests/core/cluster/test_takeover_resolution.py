@@ -94,6 +94,23 @@ def test_the_first_signals_of_many_nodes_leave_room_for_a_second_one_during_the_
     assert [each.order.at_once for each in play.of(Send) if each.node == "b"] == [False, True]
 
 
+def test_a_kill_that_is_the_first_news_of_a_stop_gives_no_rank_time() -> None:
+    play = new_leader(OF_A_B)
+    play >> stands("a", 0) >> StopAsked("by kim", 9, at_once=True) >> stands("b", 1)
+    assert [each.order for each in play.of(Send)] == [WindDown("by kim", 9, at_once=True)] * 2
+
+
+@pytest.mark.parametrize(
+    "ends", [{"stop_signal": 15, "stop_reason": "x"}, {"verdict": Verdict(JobState.FAILED, 1, "x")}], ids=str
+)
+def test_a_kill_stays_one_under_the_next_leader(ends: dict[str, object]) -> None:
+    play = new_leader(msgspec.structs.replace(OF_A_B, stop_at_once=True, **ends))  # pyright: ignore
+    play >> stands("a", 0, MemberState.FAILED) >> stands("b", 1, MemberState.FAILED)
+    assert [each.order.at_once for each in play.of(Send)] == [True, True]
+    (ledger,) = [each.ledger for each in play.of(Record)]
+    assert ledger.stop_at_once, "and under the one after it"
+
+
 def test_a_command_that_was_typed_during_a_stop_while_nobody_led_shortens_the_time_of_all() -> None:
     play = new_leader(msgspec.structs.replace(OF_A_B, stop_signal=15, stop_reason="SIGTERM"))
     play >> stands("a", 0, MemberState.FAILED, stop_reason="SIGTERM", stop_signal=15)

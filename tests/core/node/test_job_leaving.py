@@ -190,6 +190,15 @@ def test_a_signal_by_command_counts_as_one_to_its_node_and_sigkill_kills_everywh
     assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM, at_once=True)], "it is the second one"
 
 
+@pytest.mark.parametrize("number", [TERM, int(signals.SIGKILL)])
+def test_a_signal_by_command_to_a_node_that_waits_to_leave_kills_its_ranks_alone_and_sigkill_all(number: int) -> None:
+    """`holdfast stop --signal` on a node that got SIGTERM: the others have got none."""
+    event = node_messages.StopRequested("j", "by kim", number)
+    _, actions = job.step(asked_in(phases.Running(), leaves=True), event, now_s=3.0)
+    assert told(actions, StopAsked) == [StopAsked("by kim on node b", number, at_once=number == signals.SIGKILL)]
+    assert worker_messages.KillWorkers() in actions
+
+
 def test_the_end_of_the_supervisor_is_no_first_signal_to_a_node_that_waits_to_leave() -> None:
     """A node that reboots ends its supervisor and its launchers, one after the other."""
     state, _ = job.step(in_phase(phases.Running()), signalled(leaves=True, signal=0), now_s=0.0)

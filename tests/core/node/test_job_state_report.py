@@ -75,6 +75,12 @@ def test_the_verdict_of_a_stop_under_way_leaves_the_ranks_their_grace():
     assert isinstance(actions[0], StopWorkers), "its first order from a leader"
 
 
+def test_a_kill_with_a_verdict_that_the_node_knows_kills():
+    stopping, _ = job.step(state(phases.Running()), WindDown("a reason", verdict=VERDICT), now_s=1.0)
+    _, actions = job.step(stopping, WindDown("a reason", at_once=True, verdict=VERDICT), now_s=2.0)
+    assert actions == (KillWorkers(),)
+
+
 def test_the_store_is_told_where_others_need_it():
     store = phases.Store(4, "10.0.0.1", 20000)
     served = job_state_report.state_report(state(phases.Running(), store=store))
