@@ -299,10 +299,14 @@ def _keep(phase: TakingOver, event: Event) -> None:
 
 
 def _forget(phase: TakingOver, node: str, *, is_lost: bool) -> None:
-    """Drops the node's waiting reports, which its next NodeStands includes. A stop that a lost node asked for stays."""
+    """Drops the node's waiting reports, which its next NodeStands includes. A stop that a lost node asked for stays.
+
+    A request to leave with its ranks is none: the person wanted the job to go on, and the node has left it.
+    """
     for kind in _OF_NODE:
         event = phase.waiting.get(f"{kind} {node}")
-        if event is not None and not (is_lost and takeover_resolution.asks_for_stop(event)):
+        asks_for_stop = isinstance(event, LeaveAsked) and event.or_stop and not event.with_ranks
+        if event is not None and not (is_lost and asks_for_stop):
             del phase.waiting[f"{kind} {node}"]
 
 

@@ -175,6 +175,18 @@ def test_a_stop_that_a_lost_node_has_asked_for_stays():
     assert {each.order.signal for each in play.of(Send) if isinstance(each.order, WindDown)} == {15}
 
 
+def test_a_request_to_leave_of_a_lost_node_stops_nothing_and_does_not_hold_for_its_next_process():
+    """With --on-sigterm leave, by the node's signal; the node ended before the take-over did."""
+    play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"))
+    asked = LeaveAsked("b", "SIGTERM", 15, with_ranks=True, or_stop=True)
+    play >> stands("b", 1) >> asked >> NodeLost("b", "node b is lost") >> stands("a", 0)
+    play.at(fence_times.LEFT_S) >> DeadlineReached()
+    assert isinstance(play.state.phase, Gathering)
+    assert orders_to(play, WindDown) == []
+    play >> stands("b", None, MemberState.JOINED, process="b2") >> NodeJoined("a", 4)
+    assert orders_to(play, StartCycle) == ["a", "b"]
+
+
 def test_all_nodes_of_the_cycle_are_gone():
     play = new_leader(leader="c")
     play >> JobOpened("c", RULES)
