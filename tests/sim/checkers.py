@@ -16,6 +16,7 @@ from tests.sim.checker import Checker, Cycle, cycle_of
 from tests.sim.exclusivity import Exclusivity
 from tests.sim.faults import CUTS, DATA_LOST, DEPARTURES, REQUESTS, Fault, Kind
 from tests.sim.setup import DRIFT_MAX, HEARTBEAT_S, LIMIT_S
+from tests.sim.striking import DEFECT
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
@@ -178,7 +179,7 @@ class Budget(Checker):
 
 
 def _is_of_one_node(verdict: Verdict) -> bool:
-    return has_left(verdict) or verdict.reason.endswith(UNLED)
+    return has_left(verdict) or verdict.reason.endswith(UNLED) or verdict.reason == DEFECT
 
 
 class Agreement(Checker):

@@ -64,6 +64,7 @@ class Kind(enum.StrEnum):
     NODE_ENDS = enum.auto()  # its launcher is signalled: without ranks it leaves, with ranks it stops the job
     NODE_LEAVES = enum.auto()  # the same with --on-sigterm leave: it leaves if it can
     RANK_TERMINATED = enum.auto()  # by SIGTERM, from somebody else
+    DEFECT = enum.auto()  # in a machine of the node, which ends the job there by itself
 
 
 DEPARTURES = frozenset({Kind.DRAIN, Kind.NODE_ENDS, Kind.NODE_LEAVES})
@@ -98,7 +99,7 @@ _WEIGHTS: dict[Kind, float] = (
         Kind.RANK_STUCK: 0.5,
         Kind.SPAWNER_LATE: 0.5,
     }
-    | dict.fromkeys((*sorted(DEPARTURES), Kind.BACKEND_WIPED_UNSEEN, Kind.RANK_TERMINATED), 0.0)
+    | dict.fromkeys((*sorted(DEPARTURES), Kind.BACKEND_WIPED_UNSEEN, Kind.RANK_TERMINATED, Kind.DEFECT), 0.0)
 )  # the last: in draw_departures, where data is lost, and in draw_scheduler_end
 _LOST_DATA: dict[Kind, float] = {
     **dict.fromkeys(sorted(DATA_LOST), 10.0),

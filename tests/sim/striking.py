@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 REPLACED_S = 0.3  # a process that has ended
+DEFECT = "Holdfast hit a defect of its own"
 
 _WAITING = frozenset({
     Kind.TERM_IGNORED, Kind.SPAWNER_FAILS, Kind.SPAWNER_LATE, Kind.STORE_FAILS, Kind.SPAWN_FAILS, Kind.EVIDENCE_ABSENT,
@@ -26,7 +27,7 @@ def strike(world: World, fault: Fault) -> None:
     host = world.hosts[fault.node]
     if host.is_dead or host.verdict is not None:
         return
-    if fault.kind in REQUESTS:
+    if fault.kind in REQUESTS or fault.kind is Kind.DEFECT:
         if (request := _request(host, fault)) is not None:
             world.note_fault(fault)  # before the node acts on it
             host.take(request)
@@ -44,8 +45,8 @@ def strike(world: World, fault: Fault) -> None:
         world.note_fault(fault)
 
 
-def _request(host: Host, fault: Fault) -> node_messages.News | None:
-    """Returns what a person or a rank asks for; None: nobody is there to ask."""
+def _request(host: Host, fault: Fault) -> node_messages.News | node_messages.JobAbandoned | None:
+    """Returns what a person or a rank asks for, or a defect leads to; None: nobody is there to ask."""
     if JOB not in host.state.jobs:
         return None
     match fault.kind:
@@ -58,6 +59,8 @@ def _request(host: Host, fault: Fault) -> node_messages.News | None:
         case Kind.NODE_ENDS | Kind.NODE_LEAVES:
             leaves = fault.kind is Kind.NODE_LEAVES
             return node_messages.StopRequested(JOB, "SIGTERM", int(signals.SIGTERM), of_node=True, leaves=leaves)
+        case Kind.DEFECT:
+            return node_messages.JobAbandoned(JOB, DEFECT)
         case Kind.RESTART:
             return node_messages.RestartRequested(JOB, "a person asked")
         case Kind.EXCLUDE | Kind.SHUTDOWN:

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from supervisor.core import fence_times
+from supervisor.core.facts import JobState
 from tests.sim.faults import Fault, Kind
 from tests.sim.playing import play
+from tests.sim.setup import JOB
+from tests.sim.test_draining_during_a_stall import two_and_a_spare
 from tests.sim.test_histories import elected
 
 LOST_AT_S = 12.0
@@ -68,3 +71,17 @@ def test_a_leader_that_needs_no_confirmation_is_found(monkeypatch: pytest.Monkey
     leads_at_s = fence_times.leads_at_s
     monkeypatch.setattr(fence_times, "leads_at_s", lambda renewed, heard, _: leads_at_s(renewed, heard, None))  # pyright: ignore
     assert any(each.startswith("Exclusivity:") for each in of_an_unheard_leader())
+
+
+def test_a_node_without_ranks_that_meets_a_defect_ends_no_job_although_it_leads():
+    has_led = False
+    for seed in range(12):
+        setup = two_and_a_spare(seed, is_elected=True)
+        for name in setup.names:
+            world = play(setup, (Fault(LOST_AT_S, Kind.DEFECT, name),))
+            assert not world.complaints
+            if world.hosts[name].state.jobs[JOB].job.assignment is None:
+                verdicts = {host.verdict for host in world.hosts.values() if host.name != name}
+                assert {each.state for each in verdicts if each is not None} == {JobState.SUCCEEDED}, f"{seed}, {name}"
+                has_led |= "leader_resigned" in {event.kind for _, _, event in world.story}
+    assert has_led

@@ -228,6 +228,8 @@ class Voter:
                 self.doubt(self.host.now_s())  # nothing moves the fence any more, even if all was well until now
             self._take(candidate.LeadLost(why, has_resigned, leader_term.ledger))
             self._take(candidate.Left())
+            if has_resigned:
+                self.end_if_all_is_over()  # It has ended by itself.
 
     # --- as a follower
 

@@ -152,31 +152,37 @@ def ended_alone(state: State, event: NodeStopped | VerdictTaken, now_s: float) -
     """Handles a node that has ended the job by itself, after a defect or because it knew no leader.
 
     If it may have ranks that the others need or wait for, the job ends everywhere: its own report of the fault may have
-    been fenced. Before the first cycle, no node has any.
+    been fenced. Before the first cycle, no node has any. An elected leader gives up the lead, because its supervisor
+    leads no job that has ended there.
     """
     node, known = event.node, state.members.get(event.node)
     if isinstance(event, NodeStopped) or known is None or known.state in UNHEARD:
         return state, ()  # From a refused node.
     has_part = known.cycle == state.cycle and node in state.parts and node not in state.vacant
     is_waited_for = isinstance(state.phase, Gathering) and known.state in BUSY
-    if has_part or is_waited_for or node == state.leader:
+    leads = node == state.leader
+    if has_part or is_waited_for or (leads and state.recorded is None):
         state = with_member(state, node, Member(MemberState.STOPPED))
         verdict = Verdict(JobState.FAILED, 1, f"node {node} has given up the job")
         return job_termination.wind_down(state, verdict, now_s)
     state = with_member(state, node, msgspec.structs.replace(known, state=MemberState.REFUSED))
     text = f"node {node} has ended its part by itself; the job goes on without it"
     state, actions = rendezvous_round.close_round(state, now_s)
-    return state, (said(state, "node_refused", text), *actions)
+    actions = (said(state, "node_refused", text), *actions)
+    if not leads or not isinstance(state.phase, Gathering | Running):
+        return state, actions
+    state, resigns = leader_resignation.leaving(state, "it has ended its part by itself")
+    return state, (*actions, *resigns)
 
 
 def after(state: State, actions: tuple[Action, ...]) -> Outcome:
     """Adds that an elected leader whose own node leaves gives up the lead, once the job runs without that node."""
     known = state.members.get(state.leader)
-    if known is None or not known.leaves or known.state in BUSY:
+    if known is None or not (why := known.leaves or known.excluded) or known.state in BUSY:
         return state, actions
     if state.recorded is None or not isinstance(state.phase, Running):
         return state, actions
-    state, more = leader_resignation.leaving(state, known.leaves)
+    state, more = leader_resignation.leaving(state, why)
     return state, (*actions, *more)
 
 

@@ -21,7 +21,15 @@ from supervisor.core.cluster import (
     restart_policy,
     settings_agreement,
 )
-from supervisor.core.cluster.cluster_messages import Action, Event, LeaveAsked, NodeStands, Send, StopAsked
+from supervisor.core.cluster.cluster_messages import (
+    Action,
+    Event,
+    LeaveAsked,
+    NodeExcluded,
+    NodeStands,
+    Send,
+    StopAsked,
+)
 from supervisor.core.cluster.coordinator_states import (
     Outcome,
     Running,
@@ -57,8 +65,9 @@ def resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
     outcome = _outcome(ledger, inherited, state.term, asked)
     state, refused = _with_nodes(state, phase, inherited, rules, refuses=outcome is None)
     leaves = tuple(each.leave for each in stands.values() if each.leave is not None)
+    excluded = tuple(NodeExcluded(each.node, each.excluded) for each in stands.values() if each.excluded)
     stop = (phase.stop,) if phase.stop is not None and (asked is None or outcome is not asked) else ()
-    later = (*stop, *phase.waiting.values(), *leaves)
+    later = (*stop, *phase.waiting.values(), *excluded, *leaves)
     if outcome is not None:
         state = with_parts(state, inherited.names or tuple(parts[rank].node for rank in sorted(parts)))
         state, actions = job_termination.wind_down(

@@ -5,23 +5,29 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from supervisor.core.cluster import coordinator, leader_resignation
 from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
+    Event,
     JobOpened,
     MemberState,
     NodeCordoned,
+    NodeExcluded,
+    NodeFailed,
     NodeJoined,
     NodeLost,
+    NodeStopped,
     Record,
     Send,
+    VerdictTaken,
 )
 from supervisor.core.cluster.coordinator_states import Gathering, Running, TakingOver
 from supervisor.core.facts import JobRules, RestartRules
 from supervisor.core.fence_times import TAKE_OVER_S
 from supervisor.core.leader_ledger import Ledger
-from supervisor.core.orders import Resign
+from supervisor.core.orders import Resign, WindDown
 from tests.core.new_leader import IN_CYCLE_4, kinds, new_leader, of_nodes, orders_to, stands
 from tests.core.playbook import Playbook
 
@@ -122,3 +128,75 @@ def test_a_leader_that_hears_enough_nodes_but_none_that_it_may_replace_resigns_a
         play.at(TAKE_OVER_S) >> DeadlineReached()
         assert orders_to(play, Resign) == (["a"] if resigns else [])
         assert ("leader_resigned" in kinds(play)) is resigns
+
+
+# --- its own node leaves -------------------------------------------------------------------------------------------
+
+
+def without_ranks(*spares: str) -> Playbook[coordinator.State]:
+    """Returns leader c, which has taken over cycle 4 of nodes a and b."""
+    play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"), "c")
+    for spare in ("c", *spares):
+        play >> stands(spare, None, MemberState.JOINED)
+    play >> stands("a", 0, store_host="h", store_port=1) >> stands("b", 1)
+    assert isinstance(play.state.phase, Running)
+    return play
+
+
+GIVEN_UP = (
+    NodeFailed("c", -1, "Holdfast hit a defect of its own", restart_allowed=False),
+    NodeStopped("c", all_succeeded=False),
+    VerdictTaken("c"),
+)
+
+
+@pytest.mark.parametrize("reports", [GIVEN_UP, GIVEN_UP[1:]])
+@pytest.mark.parametrize("is_open", [False, True])
+def test_an_elected_leader_without_ranks_that_ends_the_job_by_itself_ends_it_nowhere_else(
+    reports: tuple[Event, ...], is_open: bool
+) -> None:
+    play = without_ranks("d")
+    if is_open:
+        play >> NodeFailed("b", 4, "rank 2 died")
+    resigns, ledgers = list[str](), list[Ledger]()
+    for report in reports:
+        play >> report
+        assert not orders_to(play, WindDown)
+        resigns += orders_to(play, Resign)
+        ledgers += [each.ledger for each in play.of(Record)]
+    assert resigns == ["c"]
+    play = new_leader(ledgers[-1], leader="d")
+    state = MemberState.JOINED if is_open else MemberState.RUNNING
+    play >> stands("d", None, MemberState.JOINED) >> stands("a", 0, state) >> stands("b", 1, state)
+    assert isinstance(play.state.phase, Running)
+    assert (play.state.cycle, play.state.parts) == (5 if is_open else 4, ("a", "b"))
+
+
+def test_a_leader_that_was_not_elected_ends_the_job_with_its_own_part() -> None:
+    rules = JobRules("job", 1, restart=RestartRules(max_restarts=3, min_nodes=2))
+    play = Playbook(coordinator.step, coordinator.initial_state("job", leader="c"), jitter=0.0)
+    for node in ("a", "b", "c"):
+        play >> JobOpened(node, rules)
+    for node in ("a", "b", "c"):
+        play >> NodeJoined(node, -1)
+    assert play.state.parts == ("a", "b")
+    for report in GIVEN_UP:
+        play >> report
+    assert orders_to(play, WindDown) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_elected_leader_whose_own_node_is_excluded_gives_up_the_lead_and_the_next_one_lets_it_go(
+    is_first: bool,
+) -> None:
+    play = without_ranks() >> NodeExcluded("c", "its disk is broken")
+    assert orders_to(play, Resign) == ["c"]
+    (ledger,) = [each.ledger for each in play.of(Record)]
+    excluded = stands("c", None, MemberState.JOINED, excluded="its disk is broken")
+    play = new_leader(ledger)
+    play >> stands("a", 0)
+    for each in (excluded, stands("b", 1)) if is_first else (stands("b", 1), excluded):
+        play >> each
+    assert isinstance(play.state.phase, Running)
+    (order,) = (each.order for each in play.of(Send) if each.node == "c")
+    assert order.verdict.exit_code == 0
