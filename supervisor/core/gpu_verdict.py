@@ -54,7 +54,7 @@ class GpuWords(msgspec.Struct, frozen=True):
 
 class Look(msgspec.Struct, frozen=True):
     gpus: tuple[GpuWords, ...]
-    lost: tuple[str, ...] = ()  # names of GPUs that no longer respond
+    lost: tuple[tuple[str, str], ...] = ()  # (name, UUID or "") of whole GPUs that no longer respond
     xids: tuple[tuple[str, int], ...] = ()  # (UUID, Xid) of the Xid events that this look has read, of all GPUs
     earlier_xids: tuple[tuple[str, int], ...] = ()  # those that looks have read which were not answered
 
@@ -91,7 +91,7 @@ def judge(look: Look, known: Known, *, took_s: float) -> tuple[tuple[HealthFindi
         findings.append(_finding(gpu.name, reasons, took_s, note=_note(gpu, first), refusal=gpu.refusal))
     seen = {gpu.uuid for gpu in gpus}
     # CUDA's order ends at a lost GPU, so the ones after it are not looked at: they are not lost.
-    gone = [name for name in look.lost if name not in {gpu.name for gpu in gpus}]
+    gone = [name for name, _ in look.lost if name not in {gpu.name for gpu in gpus}]
     gone = gone or [name for uuid, name in names.items() if uuid not in seen]
     findings += [
         _finding(name, ["the driver has lost it; reset it, or restart the node"], took_s)
@@ -99,7 +99,9 @@ def judge(look: Look, known: Known, *, took_s: float) -> tuple[tuple[HealthFindi
     ]
     if not findings:
         findings.append(HealthFinding(CHECK, Health.SKIPPED, "the driver shows no GPU of this job", took_s))
-    lost = {gpu.whole_uuid for gpu in gpus if gpu.is_lost} | {uuid for uuid, name in names.items() if name in look.lost}
+    # By its UUID, since no slice has its name; by its name, if only an earlier process was told its UUID.
+    lost = {gpu.whole_uuid for gpu in gpus if gpu.is_lost} | {uuid for _, uuid in look.lost}
+    lost |= {uuid for uuid, name in names.items() if name in dict(look.lost)}
     for uuid in lost & pasts.keys():
         pasts[uuid] = msgspec.structs.replace(pasts[uuid], lost_looks=pasts[uuid].lost_looks + 1)
     return tuple(findings), Known(tuple(names.items()), tuple(pasts.items()))

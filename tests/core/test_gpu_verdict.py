@@ -117,7 +117,7 @@ def test_only_events_that_a_gpu_can_not_get_over_count() -> None:
         ([changed(action="gpu reset"), changed(action=None), changed()], True),
         ([changed(is_lost=True), changed(is_lost=True), changed()], True),
         ([changed(uuid="", is_lost=True), changed(uuid="", is_lost=True), changed()], True),
-        ([Look((OTHER,), lost=("GPU 0",)), Look((OTHER,), lost=("GPU 0",)), changed()], True),
+        ([Look((OTHER,), lost=(("GPU 0", ""),)), Look((OTHER,), lost=(("GPU 0", ""),)), changed()], True),
         ([], False),
         ([changed(is_lost=True), changed()], False),  # at a single look
         ([changed(action="gpu reset"), changed(action=None)], False),
@@ -134,13 +134,23 @@ def test_an_event_counts_until_the_gpu_is_reset(ill: list[Look], *, is_reset: bo
     assert "Xid 48" in found.reason, "an event after the reset"
 
 
+def test_an_event_counts_against_a_slice_until_its_whole_gpu_was_lost_and_is_there_again() -> None:
+    slice_ = msgspec.structs.replace(SILENT, name="MIG-a", uuid="MIG-a", whole="GPU-a")
+    begun, lost = Look((slice_,), xids=(("GPU-a", 79),)), Look((), lost=(("GPU 0", "GPU-a"),))
+    assert [each.subject for each in findings(begun, lost)] == ["GPU 0"]
+    [found] = findings(begun, lost, Look((slice_,)))
+    assert found.reason == "MIG-a: Xid 79: it has fallen off the bus", "lost at a single look"
+    [found] = findings(begun, lost, lost, Look((slice_,)))
+    assert (found.subject, found.health) == ("MIG-a", Health.HEALTHY)
+
+
 def test_a_gpu_that_is_not_there_any_more_is_unhealthy() -> None:
-    for later in (Look((WELL,)), Look((WELL,), lost=("GPU 1",))):
+    for later in (Look((WELL,)), Look((WELL,), lost=(("GPU 1", "GPU-b"),))):
         found = findings(Look((WELL, OTHER)), later)
         assert [(each.subject, each.health) for each in found] == [
             ("GPU 0", Health.HEALTHY), ("GPU 1", Health.UNHEALTHY),
         ]  # fmt: skip
-    assert [each.subject for each in findings(Look((WELL,), lost=("GPU 1",)))] == ["GPU 0", "GPU 1"]
+    assert [each.subject for each in findings(Look((WELL,), lost=(("GPU 1", "GPU-b"),)))] == ["GPU 0", "GPU 1"]
 
 
 def test_a_gpu_whose_uuid_could_not_be_read_at_one_look_is_not_lost_at_another() -> None:
@@ -175,7 +185,7 @@ def test_gpus_after_a_lost_one_are_not_blamed() -> None:
     """CUDA's order ends at the first GPU that is not there, so the driver is not asked about the others."""
     words = [msgspec.structs.replace(WELL, uuid=f"GPU-{index}", name=f"GPU {index}") for index in range(4)]
     _, known = judge(Look(tuple(words)), Known(), took_s=0.0)
-    found, _ = judge(Look(tuple(words[:1]), lost=("GPU 1",)), known, took_s=0.0)
+    found, _ = judge(Look(tuple(words[:1]), lost=(("GPU 1", "GPU-1"),)), known, took_s=0.0)
     assert [(each.subject, each.health) for each in found] == [
         ("GPU 0", Health.HEALTHY),
         ("GPU 1", Health.UNHEALTHY),

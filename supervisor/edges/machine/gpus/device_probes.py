@@ -64,7 +64,7 @@ class GpuProbe:
         answer = cast("dict[str, Any]", await process.ask("fitness", visible=visible))
         look = gpu_verdict.Look(
             tuple(map(_words, answer["gpus"])),
-            tuple(map(str, answer["lost"])),
+            tuple((str(name), str(uuid)) for name, uuid in answer["lost"]),
             tuple(sorted(process.xids - earlier)),
             tuple(sorted(earlier)),
         )

@@ -222,8 +222,8 @@ class Driver:
             links=tuple(links),
         )
 
-    def lost(self, visible: Sequence[str] | None) -> list[str]:
-        """Returns the names of those GPUs that the driver has lost or can no longer address.
+    def lost(self, visible: Sequence[str] | None) -> list[tuple[str, str]]:
+        """Returns name and UUID ("": not known) of those GPUs that the driver has lost or can no longer address.
 
         A lost GPU has no UUID. If it had none before either, it counts as each GPU that an entry names in vain.
         """
@@ -237,8 +237,9 @@ class Driver:
                     lost.append(index)
             else:
                 there.add(self._uuid_at(index, handle))
+        told = {index: (f"GPU {index}", self._uuids.get(index, "")) for index in lost}
         if visible is None:
-            return [f"GPU {index}" for index in lost]
+            return [*told.values()]
         starts = {self._whole(entry) for entry in visible if entry.startswith(("GPU-", "MIG-"))}
         known = {*there, *(self._uuids[index] for index in lost if index in self._uuids)}
         in_vain = any(not any(uuid.startswith(start) for uuid in known) for start in starts)
@@ -247,7 +248,7 @@ class Driver:
             uuid = self._uuids.get(index)
             return str(index) in visible or (in_vain if uuid is None else any(map(uuid.startswith, starts)))
 
-        return [f"GPU {index}" for index in lost if is_named(index)]
+        return [gpu for index, gpu in told.items() if is_named(index)]
 
     def _whole(self, entry: str) -> str:
         """Returns the beginning of the UUID of the GPU that an entry is, or is a slice of, as far as that is known."""

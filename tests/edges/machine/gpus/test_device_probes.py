@@ -133,6 +133,23 @@ async def test_a_slice_of_a_lost_gpu_is_lost(node_gpus: NodeGpus, gpus: Gpus) ->
     assert (found.subject, found.health) == ("GPU 0", Health.UNHEALTHY)
 
 
+async def test_an_event_counts_against_a_slice_until_its_whole_gpu_was_lost_and_is_there_again(
+    node_gpus: NodeGpus, gpus: Gpus
+) -> None:
+    probe, restricted = GpuProbe(node_gpus), msgspec.structs.replace(SPEC, visible_gpus=("MIG-a",))
+    gpus[0].migs = 1
+    gpus[0].mig[0].uuid = b"MIG-a"
+    await probe.look(restricted)
+    gpus.report_xid(0, 79)
+    await probe.look(restricted)
+    gpus[0].is_lost, gpus[0].migs = 1, 0
+    [found] = await probe.look(restricted)
+    assert (found.subject, found.health) == ("GPU 0", Health.UNHEALTHY)
+    gpus[0].is_lost, gpus[0].migs = 0, 1
+    [found] = await probe.look(restricted)
+    assert (found.subject, found.health, found.reason) == ("MIG-a", Health.HEALTHY, "")
+
+
 async def test_an_event_of_a_gpu_counts_against_its_slice_and_one_of_another_instance_does_not(
     node_gpus: NodeGpus, gpus: Gpus
 ) -> None:

@@ -53,7 +53,7 @@ async def test_what_the_driver_says_of_a_gpu(process: GpuProcess, gpus: Gpus) ->
     found = cast("list[list[object]]", (await process.ask("fitness", visible=["0"]))["gpus"])
     assert found[0][3:5] == [None, None], "not supported"
     gpus[0].is_lost = 1
-    assert (await process.ask("fitness", visible=None))["lost"] == ["GPU 0"]
+    assert (await process.ask("fitness", visible=None))["lost"] == [["GPU 0", gpus[0].uuid.decode()]]
 
 
 async def test_a_process_that_is_killed_is_replaced(process: GpuProcess, gpus: Gpus) -> None:
