@@ -32,7 +32,7 @@ from supervisor.edges.machine.own_process.kernel_error_remedies import NoThreadE
 from supervisor.edges.machine.own_process.threads import in_thread, in_thread_if_any, in_thread_or_here
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.channel.worker_server import WorkerServer
-from supervisor.edges.workers.spawner import dead_spawner_state, spawner_discovery
+from supervisor.edges.workers.spawner import dead_spawner_state, kept_succession, spawner_discovery
 from supervisor.edges.workers.spawner.dead_spawner_state import DeadSpawnerState
 from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles, SpawnerIdentity
 from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
@@ -185,11 +185,11 @@ class Returning(msgspec.Struct, frozen=True):
         """Takes over the job. `found` gets its spawners, as long as nobody else has them."""
         reaching = SpawnerReconnect(recorded, found)
         await reaching.run(partial(self._show, job_id, reaching))
-        found.sort(key=spawner_discovery.turns_of, reverse=True)
+        found.sort(key=kept_succession.turns_of, reverse=True)
         try:
-            spawner_discovery.check_whole(found)
+            kept_succession.check_whole(found)
             restored = snapshot_texts.restored(found[0].texts)
-        except spawner_discovery.IncompleteError as error:
+        except kept_succession.IncompleteError as error:
             await self._end_lost(job_id, recorded, found, reaching.why_lost or str(error))
             return
         except UnreadableError as error:

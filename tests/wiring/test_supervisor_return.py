@@ -26,13 +26,8 @@ from supervisor.edges.machine.journal.lost_supervisors import judged, own_identi
 from supervisor.edges.machine.journal.timed_reads import SilentDiskError
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.spawner.dead_spawner_state import DeadSpawnerState
-from supervisor.edges.workers.spawner.spawner_discovery import (
-    SUCCESSION,
-    FoundSpawner,
-    SpawnerFiles,
-    SpawnerIdentity,
-    Succession,
-)
+from supervisor.edges.workers.spawner.kept_succession import SUCCESSION, Succession
+from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles, SpawnerIdentity
 from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
 from supervisor.edges.workers.spawner.spawner_reconnect import SpawnerReconnect
 from supervisor.engine.job_record import JobRecord

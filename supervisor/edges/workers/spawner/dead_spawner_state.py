@@ -12,8 +12,9 @@ from holdfast_wire import spawner_link as wire
 from supervisor.edges.machine import records
 from supervisor.edges.machine.own_process.threads import in_thread_or_here
 from supervisor.edges.machine.processes import process_table
+from supervisor.edges.workers.spawner.kept_succession import turns
 from supervisor.edges.workers.spawner.lost_spawner_processes import Orphans, is_marked, kill_cgroup, wait_for_end
-from supervisor.edges.workers.spawner.spawner_discovery import SpawnerFiles, SpawnerIdentity, turns
+from supervisor.edges.workers.spawner.spawner_discovery import SpawnerFiles, SpawnerIdentity
 from supervisor.edges.workers.spawner.spawner_kept_state import SpawnerKeptState
 
 KEPT_BYTES_MAX = 64 << 20

@@ -20,8 +20,9 @@ from supervisor.core.process_facts import SilentSpawner
 from supervisor.edges.machine.own_process.threads import in_thread_or_here
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.unresponsive_process import whereabouts
-from supervisor.edges.workers.spawner import spawner_discovery
-from supervisor.edges.workers.spawner.spawner_discovery import SUCCESSOR, FoundSpawner, SpawnerFiles, SpawnerIdentity
+from supervisor.edges.workers.spawner import kept_succession, spawner_discovery
+from supervisor.edges.workers.spawner.kept_succession import SUCCESSOR
+from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles, SpawnerIdentity
 from supervisor.ports.pauses import pause
 
 SILENT_S = 1.0  # after that, a spawner that answers nothing is reported; a stopped one at once
@@ -93,7 +94,7 @@ class SpawnerReconnect:
         if await in_thread_or_here(lambda: any(path.exists() for path in kept_paths)):
             return
         others = [each.texts for each in self._found if SUCCESSOR not in each.texts]
-        stood = [*filter(None, map(spawner_discovery.succession, others))]
+        stood = [*filter(None, map(kept_succession.succession, others))]
         named = set[int]().union(*(each.needed for each in stood))
         missing = list(self._missing.values())  # by now
         if self.unneeded or not missing or not stood or any(identity.pid in named for identity in missing):

@@ -17,14 +17,8 @@ import msgspec
 from anyio.abc import TaskGroup
 from holdfast_wire import spawner_link as wire
 
-from supervisor.edges.workers.spawner.spawner_discovery import (
-    SUCCESSION,
-    SUCCESSOR,
-    FoundSpawner,
-    SpawnerFiles,
-    Succession,
-    succession,
-)
+from supervisor.edges.workers.spawner.kept_succession import SUCCESSION, SUCCESSOR, Succession, succession
+from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles
 from supervisor.edges.workers.spawner.spawner_link import SpawnerLink
 from supervisor.errors import HoldfastError
 from supervisor.ports.edges import Spawner
@@ -228,7 +222,7 @@ class SpawnerSuccession:
         self._owners = {cycle: links[pid] for cycle, pid in stood.owners.items()}
         self._newest_cycle, self._is_bare, self._turns = stood.newest_cycle, stood.is_bare, stood.turns
         self._ending, self._is_unable = stood.is_ending, stood.is_unable
-        self._held = stood.held_orders()
+        self._held, self._ahead = stood.held_orders(), set(stood.ahead)
 
     def _as_text(self) -> str:
         stood = Succession(
@@ -240,6 +234,7 @@ class SpawnerSuccession:
             held=tuple(wire.encode(message).decode() for message in self._held),
             turns=self._turns,
             is_unable=self._is_unable,
+            ahead=tuple(sorted(self._ahead)),
         )
         return msgspec.json.encode(stood).decode()
 

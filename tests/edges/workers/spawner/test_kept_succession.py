@@ -12,7 +12,8 @@ import msgspec
 import pytest
 from holdfast_wire import spawner_link as link
 
-from supervisor.edges.workers.spawner.spawner_discovery import SUCCESSION, SUCCESSOR, Succession, succession
+from supervisor.edges.workers.spawner import kept_succession
+from supervisor.edges.workers.spawner.kept_succession import SUCCESSION, SUCCESSOR, IncompleteError, Succession, succession
 from supervisor.edges.workers.spawner.spawner_link import SpawnerLink
 from supervisor.edges.workers.spawner.spawner_succession import Hearing, SpawnerSuccession
 from supervisor.errors import HoldfastError
@@ -115,6 +116,17 @@ def texts(current: int, owners: dict[int, int], turns: int) -> dict[str, str]:
     return {SUCCESSION: msgspec.json.encode(stood).decode()}
 
 
+def test_a_job_is_whole_if_all_spawners_are_there_that_it_relies_on() -> None:
+    with pytest.raises(IncompleteError):
+        kept_succession.check_whole([])
+    assert kept_succession.turns({}) == -1
+    found = [Mock(pid=pid, texts=texts(1, {3: 2}, 4)) for pid in (1, 2)]
+    assert kept_succession.turns(found[0].texts) == 4
+    kept_succession.check_whole(found)
+    with pytest.raises(IncompleteError, match="pid 2"):
+        kept_succession.check_whole(found[:1])
+
+
 @pytest.mark.parametrize("is_emptied_first", [False, True])
 async def test_a_replaced_one_ends_only_once_the_next_one_keeps_that_it_is_not_needed(is_emptied_first: bool) -> None:
     """Else a supervisor that is lost in between has lost a spawner that the others' texts still need."""
@@ -207,6 +219,27 @@ async def test_a_cycle_that_was_only_prepared_keeps_no_spawner(is_emptied_first:
         job.sent.clear()
         job.has_left(11)
         assert job.sent == [(10, None, (link.End(),))]
+
+
+async def test_a_cycle_that_was_only_prepared_keeps_no_spawner_after_a_return() -> None:
+    job, returned = KeptJob(), KeptJob()
+    async with job.running():
+        job.keep(SPAWN._replace(cycle=0))
+        job.keep(SPAWN)
+        job.keep(link.ForkAhead(2, 1))
+    stood = job.sent[-1][1]
+    assert stood is not None
+    returned.take_back({SUCCESSION: msgspec.json.encode(stood).decode()}, {})
+    async with returned.running():
+        returned.empties(10, 0)
+        returned.keep(link.ForkAhead(3, 1))
+        assert [orders for pid, _, orders in returned.sent if pid == 10 and orders] == [], "cycle 1 has workers"
+        returned.empties(10, 1)
+        assert returned.sent[-1] == (10, None, (link.KillTree(2),))
+        returned.empties(10, 2)
+        returned.keep()
+        returned.has_left(11)
+        assert returned.sent[-1] == (10, None, (link.End(),))
 
 
 @pytest.mark.parametrize("spawned", ["at once", "later", "after it was held"])

@@ -18,12 +18,7 @@ from holdfast_wire import framing
 from holdfast_wire import spawner_link as wire
 
 from supervisor.edges.workers.spawner import spawner_discovery
-from supervisor.edges.workers.spawner.spawner_discovery import (
-    IncompleteError,
-    SpawnerFiles,
-    SpawnerIdentity,
-    Succession,
-)
+from supervisor.edges.workers.spawner.spawner_discovery import SpawnerFiles, SpawnerIdentity
 
 READY = wire.Ready(os.getpid(), 1, "3.11", "fork", "", (), "")
 
@@ -156,11 +151,3 @@ def test_a_folder_that_is_open_to_others_is_not_used(tmp_path: Path) -> None:
     assert spawner_discovery.find_files(folder) == []
     with pytest.raises(OSError, match="others may enter it"):
         spawner_discovery.create_files(folder)
-
-
-def test_a_job_is_whole_if_all_spawners_are_there_that_it_relies_on() -> None:
-    with pytest.raises(IncompleteError):
-        spawner_discovery.check_whole([])
-    assert spawner_discovery.turns({}) == -1
-    stood = Succession(1, {3: 2}, 3, False, False, (), 4)
-    assert spawner_discovery.turns({"succession": msgspec.json.encode(stood).decode()}) == 4

@@ -21,14 +21,8 @@ from holdfast_wire import spawner_link as wire
 
 from supervisor.core.process_facts import SilentSpawner
 from supervisor.edges.workers.spawner import spawner_discovery, spawner_reconnect
-from supervisor.edges.workers.spawner.spawner_discovery import (
-    SUCCESSION,
-    SUCCESSOR,
-    FoundSpawner,
-    SpawnerFiles,
-    SpawnerIdentity,
-    Succession,
-)
+from supervisor.edges.workers.spawner.kept_succession import SUCCESSION, SUCCESSOR, Succession
+from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles, SpawnerIdentity
 from supervisor.edges.workers.spawner.spawner_reconnect import SpawnerReconnect
 
 pytestmark = pytest.mark.timeout(30)
