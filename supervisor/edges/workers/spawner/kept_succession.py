@@ -32,6 +32,9 @@ class Succession(msgspec.Struct, frozen=True):
         """The spawners that have a cycle, and the one that gets the next one."""
         return {self.current, *self.owners.values()}
 
+    def as_text(self) -> str:
+        return msgspec.json.encode(self).decode()
+
     def held_orders(self) -> list[wire.Order]:
         return [_as_order(wire.decode(text.encode())) for text in self.held]
 

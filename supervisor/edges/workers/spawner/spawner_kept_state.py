@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from holdfast_wire import spawner_link as wire
 from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX
@@ -76,6 +76,20 @@ class SpawnerKeptState:
                 self._changed.pop(name, None)
             else:
                 self._changed[name] = text
+
+    def confirmation(self, send: Callable[[wire.Keep], None]) -> Callable[[], None]:
+        """Returns the function that lets the spawner forget all reports so far, once another one keeps their effects.
+
+        The texts here stay as they are.
+        """
+        noted = self._noted
+
+        def confirm() -> None:
+            if self._taken < noted:
+                self._taken = noted
+                send(wire.Keep({}, noted))
+
+        return confirm
 
     def message(self, orders: tuple[wire.Order, ...]) -> tuple[wire.Keep | None, tuple[wire.Order, ...]]:
         """Returns the message to send, None if nothing changed; and the orders that do not fit in its frame."""

@@ -129,8 +129,7 @@ class SpawnerLink:
     ) -> None:
         """Sends orders together with the data that the spawner keeps for the next supervisor.
 
-        `are_all`: texts that are not named are removed, else they stay. `on_kept` is called once the kernel has both:
-        then the spawner gets them even if this process ends.
+        `are_all`: all other texts are removed. `on_kept` is called once the kernel has both: this process may end then.
         """
         self._keeping.turn(texts, are_all=are_all)
         self._on_kept = on_kept
@@ -141,6 +140,10 @@ class SpawnerLink:
         """Does the same for a change that no report caused."""
         self._keeping.change(texts)
         self._keep(orders)
+
+    def confirmation(self) -> Callable[[], None]:
+        """Returns the function that confirms the reports so far, to a spawner that gets no data to keep any more."""
+        return self._keeping.confirmation(self.send)
 
     def _keep(self, orders: tuple[wire.Order, ...]) -> None:
         if self._unsent and not orders:

@@ -13,7 +13,6 @@ from functools import partial
 from typing import NamedTuple
 
 import anyio
-import msgspec
 from anyio.abc import TaskGroup
 from holdfast_wire import spawner_link as wire
 
@@ -107,15 +106,17 @@ class SpawnerSuccession:
         self._turns += 1
         changed = {**texts, SUCCESSION: self._as_text()}
         self._texts = {name: text for name, text in (self._texts | changed).items() if text}
-        replaced = tuple(self._replaced)
+        replaced = {link: link.confirmation() for link in self._replaced}
 
         def kept(files: SpawnerFiles | None) -> None:
             self._on_kept(files)
             on_kept()
-            self._end_replaced(replaced)
+            for confirm in replaced.values():
+                confirm()
+            self._end_replaced(tuple(replaced))
 
         # The next supervisor goes on with the newest texts that one of them has: no order may be part of them that has
-        # not left. Replaced spawners keep the older texts, which show that they had a cycle.
+        # not left. Replaced spawners keep the older texts, which show that they had a cycle, not what they reported.
         for link in sorted(self._living, key=lambda each: not collected.get(each)):
             if link in replaced:
                 continue
@@ -225,7 +226,7 @@ class SpawnerSuccession:
         self._held, self._ahead = stood.held_orders(), set(stood.ahead)
 
     def _as_text(self) -> str:
-        stood = Succession(
+        return Succession(
             current=self._current.pid,
             owners={cycle: link.pid for cycle, link in self._owners.items()},
             newest_cycle=self._newest_cycle,
@@ -235,8 +236,7 @@ class SpawnerSuccession:
             turns=self._turns,
             is_unable=self._is_unable,
             ahead=tuple(sorted(self._ahead)),
-        )
-        return msgspec.json.encode(stood).decode()
+        ).as_text()
 
     # --- who hears what --------------------------------------------------------------------------------------------
 
@@ -322,9 +322,9 @@ class SpawnerSuccession:
 
     def _heard(self, message: wire.FromSpawner) -> None:
         """Handles a message of the first spawner or of a successor that has taken over."""
+        self._on_message(message)
         match message:
             case wire.Learned(steps=steps) if not self._ending:
-                self._on_message(message)
                 if steps and self._tasks is not None:
                     self._is_unable = False
                     successor = _Successor()
@@ -332,13 +332,11 @@ class SpawnerSuccession:
                     self._tasks.start_soon(self._keep_successor, successor, message)
             case wire.Ready():
                 self._is_bare = not message.preloaded
-                self._on_message(message)
             case wire.Emptied(cycle=cycle):
-                self._on_message(message)
                 if (owner := self._owners.pop(cycle, None)) is not None:
                     self._end_if_done(owner)
             case _:
-                self._on_message(message)
+                pass
 
     def _heard_replaced(self, message: wire.FromSpawner) -> None:
         """Passes on what becomes of output: that may come late. All else is known from before the return."""

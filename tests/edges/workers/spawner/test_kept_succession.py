@@ -13,7 +13,7 @@ import pytest
 from holdfast_wire import spawner_link as link
 
 from supervisor.edges.workers.spawner import kept_succession
-from supervisor.edges.workers.spawner.kept_succession import SUCCESSION, SUCCESSOR, IncompleteError, Succession, succession
+from supervisor.edges.workers.spawner.kept_succession import SUCCESSION, SUCCESSOR, Succession, succession
 from supervisor.edges.workers.spawner.spawner_link import SpawnerLink
 from supervisor.edges.workers.spawner.spawner_succession import Hearing, SpawnerSuccession
 from supervisor.errors import HoldfastError
@@ -36,6 +36,7 @@ class KeptJob:
         self.is_full = False  # the node: no process can be started
         self.replaced: list[tuple[int, str]] = []  # pid, the one that it keeps as its successor
         self.heard: list[link.FromSpawner] = []
+        self.confirmed: list[int] = []  # pids of those that need not repeat what they have reported
         self.succession = SpawnerSuccession(self.start, self.heard.append, lambda _: None)
 
     async def start(self, learned: link.Learned | None, hearing: Hearing) -> SpawnerLink:
@@ -105,6 +106,9 @@ class KeepingLink(SetLink):
         self.on_kept = on_kept
         self.keep_between(texts, orders)
 
+    def confirmation(self) -> Callable[[], None]:
+        return lambda: self.job.confirmed.append(self.pid)
+
     def keep_between(self, texts: Mapping[str, str], orders: tuple[link.Order, ...]) -> None:
         if SUCCESSOR in texts:
             self.job.replaced.append((self.pid, texts[SUCCESSOR]))
@@ -117,13 +121,13 @@ def texts(current: int, owners: dict[int, int], turns: int) -> dict[str, str]:
 
 
 def test_a_job_is_whole_if_all_spawners_are_there_that_it_relies_on() -> None:
-    with pytest.raises(IncompleteError):
+    with pytest.raises(kept_succession.IncompleteError):
         kept_succession.check_whole([])
     assert kept_succession.turns({}) == -1
     found = [Mock(pid=pid, texts=texts(1, {3: 2}, 4)) for pid in (1, 2)]
     assert kept_succession.turns(found[0].texts) == 4
     kept_succession.check_whole(found)
-    with pytest.raises(IncompleteError, match="pid 2"):
+    with pytest.raises(kept_succession.IncompleteError, match="pid 2"):
         kept_succession.check_whole(found[:1])
 
 
@@ -186,6 +190,21 @@ async def test_one_that_was_replaced_ends_after_a_return_and_is_no_successor() -
         assert (pid, stood.owners) == (10, {1: 10, 2: 10})
         job.has_left(10)
         assert job.sent[1:] == [(11, None, (link.End(),))]
+
+
+async def test_what_one_that_was_replaced_has_reported_is_confirmed_once_the_next_one_keeps_it() -> None:
+    """Else it would repeat that to the next supervisor, and people would be told twice of a log that was closed."""
+    job = KeptJob()
+    async with job.running():
+        job.keep(SPAWN._replace(cycle=0))
+        await job.have_successor()
+        job.keep(link.ForkAhead(1, 1))
+        job.empties(10, 0)
+        job.links[10].hearing.on_message(link.CycleLogClosed(0, "/logs/cycle_0.log", 9, 1, 0, ""))
+        job.keep()
+        assert job.confirmed == []
+        job.has_left(11)
+        assert job.confirmed == [10]
 
 
 async def test_what_one_that_was_replaced_says_of_its_output_after_a_return_is_told() -> None:

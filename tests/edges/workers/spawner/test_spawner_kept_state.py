@@ -77,3 +77,14 @@ def test_many_texts_that_no_frame_holds_are_kept_all_the_same() -> None:
     texts = {str(number): "x" * (SPAWNER_FRAME_BYTES_MAX // 4) for number in range(6)}
     keeping.turn(texts)
     assert keeping.message((KILL,)) == (wire.Keep({**texts, WORKERS: "[]"}, 0, (KILL,)), ())
+
+
+def test_reports_are_confirmed_to_a_spawner_that_gets_no_texts_any_more_up_to_the_turn_that_has_their_effects() -> None:
+    keeping, sent = SpawnerKeptState(), list[wire.Keep]()
+    keeping.turn({"a": "1"})
+    keeping.note(SPAWNED)
+    confirm = keeping.confirmation(sent.append)
+    keeping.note(EXITED)
+    confirm()
+    confirm()
+    assert sent == [wire.Keep({}, 1)]
