@@ -3,7 +3,8 @@
 A spawner may be stopped (SIGSTOP), held by a debugger, or wait for a disk. Its job goes on meanwhile, so there is no
 deadline; but people learn of it at once, and a job that they stop ends within a bounded time. One that still loads, and
 has nothing of the job, is not waited for if another answers: that may have healthy workers. If none does, the one that
-loads may be the replacement of a lost one.
+loads may be the replacement of a lost one. If all that answer were replaced, and the one that had the job has ended,
+one that has started no process, and thus has no worker, is given up after CHILDLESS_S.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 import anyio
 
@@ -26,6 +28,7 @@ from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, Spa
 from supervisor.ports.pauses import pause
 
 SILENT_S = 1.0  # after that, a spawner that answers nothing is reported; a stopped one at once
+CHILDLESS_S = 30.0  # after that, one without child processes has nothing of a job whose spawner has ended
 GOES_ON_S = 5.0  # for a spawner that was continued; then it is killed
 GONE_S = 5.0  # for a spawner that was killed; then it is given up
 
@@ -99,6 +102,22 @@ class SpawnerReconnect:
         missing = list(self._missing.values())  # by now
         if self.unneeded or not missing or not stood or any(identity.pid in named for identity in missing):
             return
+        self._kill_unneeded(missing)
+
+    async def _end_childless(self) -> None:
+        """Ends those that have not answered, if the spawner that had the job has ended, and its workers with it.
+
+        All others were replaced then, by none of these. One of these may have taken over later: it has workers, or a
+        store, and goes on with them. A stopped one is not ended: it may have orders that it has not read.
+        """
+        missing, successors = dict(self._missing), {each.texts.get(SUCCESSOR) for each in self._found}
+        pids = {str(identity.pid) for identity in missing.values()}
+        if not missing or not successors or None in successors or successors & pids:
+            return
+        if not await in_thread_or_here(partial(_may_have_job, missing)) and missing == self._missing:
+            self._kill_unneeded(list(missing.values()))
+
+    def _kill_unneeded(self, missing: Sequence[SpawnerIdentity]) -> None:
         for identity in missing:
             self.unneeded.append(identity.pid)
             _log.warning("spawner %s of job %s has nothing of it and is ended", identity.pid, identity.job_id)
@@ -115,6 +134,9 @@ class SpawnerReconnect:
         await self._end_unneeded()
         if not is_stopped and not self.unneeded:
             await on_silent()
+        while True:
+            await pause(CHILDLESS_S, why="one that has taken over starts a process within that time")
+            await self._end_childless()
 
     async def _end_when_asked(self) -> None:
         await self._end_asked.wait()
@@ -134,3 +156,13 @@ class SpawnerReconnect:
                         signal.pidfd_send_signal(descriptor, number)
                 finally:
                     os.close(descriptor)
+
+
+def _may_have_job(spawners: Mapping[SpawnerFiles, SpawnerIdentity]) -> bool:
+    """Returns whether one of them keeps something, is stopped, or has started a process. Reads all of /proc."""
+    for files, identity in spawners.items():
+        entry = process_table.look_up(identity.pid)
+        is_stopped = entry is not None and entry.state in "Tt"
+        if is_stopped or files.keep_path.exists() or process_table.descendants(identity.pid):
+            return True
+    return False

@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -20,6 +20,7 @@ from holdfast_wire import framing
 from holdfast_wire import spawner_link as wire
 
 from supervisor.core.process_facts import SilentSpawner
+from supervisor.edges.machine.processes import process_table
 from supervisor.edges.workers.spawner import spawner_discovery, spawner_reconnect
 from supervisor.edges.workers.spawner.kept_succession import SUCCESSION, SUCCESSOR, Succession
 from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles, SpawnerIdentity
@@ -106,10 +107,12 @@ def kept_by(pid: int, next_pid: int) -> dict[str, str]:
 
 
 @contextmanager
-def loading(folder: Path) -> Generator[tuple[SpawnerFiles, SpawnerIdentity, subprocess.Popen[bytes]]]:
+def loading(
+    folder: Path, command: Sequence[str] = ("sleep", "600")
+) -> Generator[tuple[SpawnerFiles, SpawnerIdentity, subprocess.Popen[bytes]]]:
     """Yields a process whose socket takes connections, and which never answers."""
     place, listener = spawner_discovery.create_files(folder)
-    with listener, sleeping() as process:
+    with listener, subprocess.Popen(command, start_new_session=True) as process:
         listener.listen()
         place.note("j", process.pid)
         identity = place.identity()
@@ -117,11 +120,8 @@ def loading(folder: Path) -> Generator[tuple[SpawnerFiles, SpawnerIdentity, subp
         try:
             yield place, identity, process
         finally:
-            process.kill()
-
-
-def sleeping() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(["sleep", "600"])
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def has_no_effect(descriptor: int, number: int) -> None:
@@ -247,6 +247,48 @@ async def test_one_that_has_nothing_of_the_job_is_killed_and_not_waited_for(tmp_
         found[0].close()
     finally:
         spawner.end()
+
+
+@pytest.mark.parametrize("why", ["", "it has a process", "it is stopped", "it keeps something", "it is the next one"])
+async def test_one_without_a_process_is_not_waited_for_without_limit_if_the_spawner_that_had_the_job_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """The one that answers was replaced; this one hangs while it loads, unless there is a reason `why` it may not."""
+    monkeypatch.setattr(spawner_reconnect, "SILENT_S", 0.05)
+    monkeypatch.setattr(spawner_reconnect, "GOES_ON_S", 0.05)
+    monkeypatch.setattr(spawner_reconnect, "CHILDLESS_S", 0.06)
+    found, looks, pause = list[FoundSpawner](), list[str](), spawner_reconnect.pause
+    command = ["sh", "-c", "sleep 600 & wait"] if why == "it has a process" else ["sleep", "600"]
+    with loading(tmp_path / "spawners", command) as (place, identity, process):
+        successor = process.pid if why == "it is the next one" else 1
+        spawner = Spawner(tmp_path / "spawners", next_pid=0, successor=successor)
+        attempt = SpawnerReconnect([(place, identity), *spawner.places], found)
+
+        async def counting(delay_s: float, *, why: str) -> None:
+            if delay_s == spawner_reconnect.CHILDLESS_S:
+                if looks:
+                    attempt.end()
+                looks.append(why)
+            await pause(delay_s, why=why)
+
+        try:
+            if why == "it has a process":
+                while not process_table.descendants(process.pid):  # noqa: ASYNC110 - the kernel does not tell
+                    await anyio.sleep(0.01)
+            if why == "it is stopped":
+                process.send_signal(signal.SIGSTOP)
+                os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+            if why == "it keeps something":
+                place.keep_path.write_text("{}")
+            monkeypatch.setattr(spawner_reconnect, "pause", counting)
+            with anyio.fail_after(20):
+                await attempt.run(anyio.lowlevel.checkpoint)
+            assert process.wait(10) == -signal.SIGKILL
+            assert (attempt.unneeded, attempt.killed) == (([], [process.pid]) if why else ([process.pid], []))
+            assert [each.pid for each in found] == [spawner.process.pid]
+            found[0].close()
+        finally:
+            spawner.end()
 
 
 @pytest.mark.parametrize("has_ended", [False, True])
