@@ -68,10 +68,6 @@ class Spawner:
         self.process.stdin.write(said.hex().encode() + b"\n")
         self.process.stdin.flush()
 
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
-
     @property
     def places(self) -> list[tuple[SpawnerFiles, SpawnerIdentity]]:
         return [(self.place, self.identity)]
@@ -124,6 +120,11 @@ def loading(
                 os.killpg(process.pid, signal.SIGKILL)
 
 
+def stop(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+
+
 def has_no_effect(descriptor: int, number: int) -> None:
     del descriptor, number
 
@@ -144,7 +145,7 @@ async def test_a_stopped_one_is_told_at_once_and_found_when_it_goes_on(
     spawner: Spawner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spawner_reconnect, "SILENT_S", 100.0)
-    spawner.stop()
+    stop(spawner.process)
     found: list[FoundSpawner] = []
     attempt = SpawnerReconnect(spawner.places, found)
 
@@ -158,7 +159,7 @@ async def test_a_stopped_one_is_told_at_once_and_found_when_it_goes_on(
 
 
 async def test_who_asks_for_its_end_continues_a_stopped_one(spawner: Spawner) -> None:
-    spawner.stop()
+    stop(spawner.process)
     found: list[FoundSpawner] = []
     attempt = SpawnerReconnect(spawner.places, found)
 
@@ -220,7 +221,7 @@ async def test_one_that_does_not_listen_yet_is_waited_for_however_long(
         found: list[FoundSpawner] = []
         attempt = SpawnerReconnect(spawner.places, found)
         if is_stopped:
-            spawner.stop()
+            stop(spawner.process)
 
         async def told() -> None:
             await anyio.sleep(0.6)
@@ -276,8 +277,7 @@ async def test_one_without_a_process_is_not_waited_for_without_limit_if_the_spaw
                 while not process_table.descendants(process.pid):  # noqa: ASYNC110 - the kernel does not tell
                     await anyio.sleep(0.01)
             if why == "it is stopped":
-                process.send_signal(signal.SIGSTOP)
-                os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+                stop(process)
             if why == "it keeps something":
                 place.keep_path.write_text("{}")
             monkeypatch.setattr(spawner_reconnect, "pause", counting)
