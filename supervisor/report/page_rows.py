@@ -32,6 +32,17 @@ def incidents(life: Life) -> list[tuple[Incident, bool]]:
     return [(each, each.number in opened) for each in shown]
 
 
+def overview(life: Life) -> list[tuple[Incident, bool]]:
+    """Returns the incidents in the table of all, and whether each is described, too; else links lead there."""
+    described = {each.number for each, _ in incidents(life)}
+    return [(each, each.number in described) for each in life.incidents[-OVERVIEW_MAX:]]
+
+
+def places(life: Life) -> set[int]:
+    """Returns the numbers of the incidents that a link can lead to."""
+    return {each.number for each, _ in (*incidents(life), *overview(life))}
+
+
 def noticed(incident: Incident, life: Life) -> str:
     began = formatting.moment(incident.noticed_ns, milliseconds=True)
     where = f"cycle {incident.cycle}" + (f", iteration {incident.iteration}" if incident.iteration else "")

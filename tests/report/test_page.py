@@ -119,15 +119,28 @@ def test_no_template_has_a_way_around_the_escape():
     assert marking == ["page.py"]
 
 
+def long_ago() -> Life:
+    """Returns a job with so many incidents that the one that ended the first cycle is left out: it cost nothing."""
+    told = ended_by_the_last_of(2600)
+    first, *others, last = told.incidents
+    first = msgspec.structs.replace(first, until_ns=first.began_ns)
+    others = [msgspec.structs.replace(each, outcome=Outcome.INSIDE, noticed_ns=told.until_ns) for each in others]
+    last = msgspec.structs.replace(last, cycle=1, noticed_ns=told.until_ns, cause="the last one")
+    return msgspec.structs.replace(told, incidents=(first, *others, last))
+
+
 def test_every_name_is_given_once_and_every_link_leads_somewhere():
-    seen = Seen(page(life(killed_and_hung())))
-    names = [each["id"] for _, each in seen.elements if each.get("id")]
-    assert len(names) == len(set(names))
-    links = {str(each["href"])[1:] for each in seen.named("a") if str(each.get("href")).startswith("#")}
-    assert links <= set(names)
-    for attribute in ("aria-labelledby", "aria-describedby", "for"):
-        wanted = {word for _, each in seen.elements for word in (each.get(attribute) or "").split()}
-        assert wanted <= set(names)
+    for told in (life(killed_and_hung()), ended_by_the_last_of(600), long_ago()):
+        seen = Seen(page(told))
+        names = [each["id"] for _, each in seen.elements if each.get("id")]
+        assert len(names) == len(set(names))
+        links = {str(each["href"])[1:] for each in seen.named("a") if str(each.get("href")).startswith("#")}
+        assert links <= set(names)
+        for attribute in ("aria-labelledby", "aria-describedby", "for"):
+            wanted = {word for _, each in seen.elements for word in (each.get(attribute) or "").split()}
+            assert wanted <= set(names)
+    cycles = page(long_ago()).partition('aria-label="Cycles"')[2].partition("</table>")[0]
+    assert "<td>rank 1 (pid 101) was killed by SIGKILL</td>" in cycles
 
 
 def test_the_page_tells_what_happened():
@@ -163,7 +176,8 @@ def test_the_incident_that_ended_the_job_is_open_however_short_it_was():
 
 def test_the_table_of_all_incidents_leaves_out_the_oldest_ones_and_says_so():
     text = page(ended_by_the_last_of(2001))
-    assert re.findall(r'<th scope="row"><a href="#incident-(\d+)">', text) == [str(number) for number in range(2, 2002)]
+    table = text.partition('aria-label="All incidents"')[2].partition("</table>")[0]
+    assert re.findall(r'="#?incident-(\d+)"', table) == [str(number) for number in range(2, 2002)]
     words = " ".join(Seen(text).words)
     assert "The table shows the newest 2,000 of 2,001 incidents." in words
     assert "Of 2,001 incidents, 500 are described below: those that cost most, and the one that ended the job" in words

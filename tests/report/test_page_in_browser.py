@@ -15,7 +15,7 @@ from supervisor.report.page import page_of
 from supervisor.report.timeline.timeline_builder import life_of
 from tests.e2e.launch import wait_until
 from tests.report.browser import Opened, Scheme, chromium
-from tests.report.test_page import evil_life
+from tests.report.test_page import evil_life, long_ago
 from tests.report.timeline.jobs import Told, killed_and_hung, large
 
 NODES = 1000
@@ -44,7 +44,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     most = write(folder / "large.html", large(nodes=NODES, cycles=4), *(f"node{each:04}" for each in range(NODES)))
     evil = folder / "evil.html"
     evil.write_text(page_of(evil_life(), made_at_ns=0, version="0"))
-    return {path.stem: f"file://{path}" for path in (small, many, most, evil)}
+    old = folder / "old.html"
+    old.write_text(page_of(long_ago(), made_at_ns=0, version="0"))
+    return {path.stem: f"file://{path}" for path in (small, many, most, evil, old)}
 
 
 @pytest.fixture
@@ -134,6 +136,15 @@ def test_from_an_incident_to_the_timeline_and_back(opened: Open):
     shown.page.get_by_role("link", name="Incident 1, failed process").click()
     assert shown.page.url.endswith("#incident-1")
     assert shown.page.locator("#incident-1").get_attribute("open") is not None
+
+
+def test_the_pin_of_an_incident_that_the_page_leaves_out_shows_its_time(opened: Open):
+    page = opened("old").page
+    axis = page.locator("#axis")
+    before = axis.inner_html()
+    page.get_by_role("link", name="Incident 1, failed process").click()
+    wait_until(lambda: axis.inner_html() != before, timeout_s=SEEN_S, what="another axis")
+    assert "#" not in page.url
 
 
 def test_without_its_script_the_page_can_be_read(opened: Open):

@@ -162,12 +162,10 @@ function listen() {
     if (!pin) return;
     const first = life.incidents[pin.dataset.first - 1];
     const last = life.incidents[pin.dataset.last - 1];
-    if (first === last) openIncident(first.number);
-    else {
-      event.preventDefault();
-      const long = Math.max(last.to - first.from, 1);
-      look(first.from - long * 0.1, last.to + long * 0.1);
-    }
+    if (first === last && openIncident(first.number)) return;
+    event.preventDefault();
+    const long = Math.max(last.to - first.from, 1);
+    look(first.from - long * 0.1, last.to + long * 0.1);
   });
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-incident]");
