@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from argparse import Namespace
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from supervisor.core.facts import JobState
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.errors import NotNowError
 from supervisor.ports.pauses import pause
-from supervisor.ports.reports import RecordedEvent
+from supervisor.ports.reports import JobReport, RecordedEvent
 from tests.edges.operators.fake_job_service import FakeJobService, running, serving
 
 JOB = "train-7f3a"
@@ -194,6 +194,21 @@ async def test_a_look_says_whether_its_job_is_followed(tmp_path: Path, monkeypat
         told = {name.partition("@")[0]: look["is_followed"] for name, look in reader.looks.items()}
         assert told == {JOB: True, "eval-1": False}
         assert [look["jobs_followed"] for look in reader.looks.values()] == [1, 1]
+
+
+async def test_a_run_that_ends_before_it_is_followed_is_not_shown_as_the_next_one(tmp_path: Path) -> None:
+    class RunsAgain(FakeJobService):
+        listed: Sequence[JobReport] = (running(submitted_at_ns=1_000),)
+
+        async def look_at_all(self) -> Sequence[JobReport]:
+            return self.listed or self.jobs()
+
+    job_service = RunsAgain(running(submitted_at_ns=2_000))
+    async with followed(job_service, tmp_path) as (contents, changed):
+        job_service.listed = ()
+        reader = Reader(contents, changed)
+        await to_thread.run_sync(partial(reader.read_until, lambda: reader.jobs.keys() == {f"{JOB}@2000"}))
+        assert reader.job(JOB)["run"] == "2000"
 
 
 def test_of_many_ranks_those_are_shown_that_are_worth_a_look() -> None:

@@ -14,13 +14,14 @@ from subprocess import Popen, TimeoutExpired
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from supervisor.core.facts import JobState
 from tests.cli.supervised import Home
 from tests.cli.test_report import recorded
 from tests.edges.operators.fake_job_service import running
 from tests.report.browser import Opened, chromium
-from tests.report.timeline.jobs import killed_and_hung
+from tests.report.timeline.jobs import BEGAN_NS, killed_and_hung
 
 JOB = "train-7f3a"
 UNFOLLOWED = """() => {
@@ -133,6 +134,23 @@ def test_in_a_browser(home: Home) -> None:
         assert shown.complaints == []
         shown.close()
     web.end()
+
+
+def test_a_link_to_the_report_is_beside_the_run_that_it_leads_to(home: Home) -> None:
+    """The report of a name is that of its newest run."""
+    recorded(home, killed_and_hung())
+    with home.supervisor(running("job", submitted_at_ns=BEGAN_NS + 10**12)), chromium() as browser:
+        web = Web(home)
+        shown = Opened(browser, web.address)
+        page = shown.page
+        page.locator("article:nth-child(2) .state.succeeded").wait_for()
+        page.locator("article:nth-child(1) .state.running").wait_for()
+        link = page.get_by_role("link", name="Report on job", exact=True)
+        expect(link).to_have_count(1)
+        expect(page.locator("article:nth-child(1)").get_by_role("link")).to_have_count(1)
+        assert shown.complaints == []
+        shown.close()
+        web.end()
 
 
 @pytest.mark.alone

@@ -196,6 +196,8 @@ class PageContents:
             events: deque[RecordedEvent] = deque(maxlen=EVENTS_MAX)
             try:
                 for told in self._heard(key, client.watch(key[1], follow=True)):
+                    if isinstance(told, JobReport) and not _is_of(key, told):
+                        break  # The id is another run's by now: the next look tells them apart.
                     if isinstance(told, JobReport):
                         self._take_report(key, told, is_live=not told.state.has_ended)
                     else:
@@ -240,7 +242,7 @@ class PageContents:
                 continue  # It is busy or stalled. The page says how old the ages are.
             except HoldfastError:
                 return
-            if (key[0], report.job_id, report.submitted_at_ns) == key:
+            if _is_of(key, report):
                 self._take_report(key, report, is_live=not report.state.has_ended, took_s=self._clock.now_s() - began_s)
 
     def _pause_s(self, key: Key) -> float | None:
@@ -252,6 +254,11 @@ class PageContents:
 
 def _run_name(key: Key) -> str:
     return f"{name_of(key[1], key[0])}@{key[2]}"
+
+
+def _is_of(key: Key, report: JobReport) -> bool:
+    """Returns whether the report is of that run, and not of another one of the same id."""
+    return (key[0], report.job_id, report.submitted_at_ns) == key
 
 
 def _without_ages(report: JobReport) -> JobReport:

@@ -163,6 +163,17 @@ function show(name, text) {
   if (!byId("paper").open) byId("paper").showModal();
 }
 
+// A name means its newest run, which comes first. Its report would not be that of an earlier run.
+function hideEarlierReports(order) {
+  const meant = new Set();
+  for (const name of order.filter((each) => newest.has(each))) {
+    const { job_id } = newest.get(name);
+    const link = jobs.get(name).querySelector(".head a");
+    if (link) link.hidden = meant.has(job_id);
+    meant.add(job_id);
+  }
+}
+
 function take(news) {
   for (const [name, job] of Object.entries(news.jobs)) {
     if (!jobs.has(name)) {
@@ -181,6 +192,7 @@ function take(news) {
     if (!news.order.includes(name)) for (const known of [jobs, newest, looks]) known.delete(name);
   }
   tickFromNow();
+  hideEarlierReports(news.order);
   const articles = news.order.map((name) => jobs.get(name)).filter(Boolean);
   const focused = document.activeElement;
   const shown = [...byId("jobs").children];
