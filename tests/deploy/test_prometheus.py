@@ -258,17 +258,35 @@ def test_the_dashboard_counts_jobs_and_restarts_and_not_their_nodes(tmp_path: Pa
         "Restart budget used A": ('{job_id="trains"}', 0.25),
     }
     found = expressions(json.loads(DASHBOARD.read_text()))
+    _find(tmp_path, series, {found[where]: expected for where, expected in wanted.items()})
+
+
+@needs_promtool
+def test_the_alert_on_a_budget_tells_its_used_share_once_for_all_nodes(tmp_path: Path):
+    rules = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+    (alert,) = [rule["expr"] for rule in rules if rule["alert"] == "HoldfastRestartBudgetNearlyUsed"]
+    budget = {"used": "0 4", "allowed": "5 5"}
+    series = {
+        f'holdfast_job_restarts_{which}{{job_id="trains", instance="{node}"}}': values
+        for which, values in budget.items()
+        for node in ("n1", "n2")
+    }
+    _find(tmp_path, series, {alert: ('{job_id="trains"}', 0.8)})
+
+
+def _find(folder: Path, series: dict[str, str], wanted: dict[str, tuple[str, float]]) -> None:
+    """Checks what these expressions find at the second value of each series."""
     test = {
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
         "promql_expr_test": [
-            {"expr": found[where], "eval_time": "1m", "exp_samples": [{"labels": labels, "value": value}]}
-            for where, (labels, value) in wanted.items()
+            {"expr": expression, "eval_time": "1m", "exp_samples": [{"labels": labels, "value": value}]}
+            for expression, (labels, value) in wanted.items()
         ],
     }
-    (tmp_path / "test.json").write_text(json.dumps({"tests": [test]}))  # which is YAML, too
+    (folder / "test.json").write_text(json.dumps({"tests": [test]}))  # which is YAML, too
     done = subprocess.run(
-        ["promtool", "test", "rules", str(tmp_path / "test.json")],
+        ["promtool", "test", "rules", str(folder / "test.json")],
         capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
