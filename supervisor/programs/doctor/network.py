@@ -204,8 +204,9 @@ def _endpoint(area: Area, endpoint: Endpoint) -> None:
 
 def _etcd(area: Area, place: str) -> None:
     """Asks etcd itself whether it has a leader and takes writes."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # as a job connects to it
     try:
-        with urllib.request.urlopen(f"http://{place}/health", timeout=ANSWER_TIMEOUT_S) as answer:
+        with direct.open(f"http://{place}/health", timeout=ANSWER_TIMEOUT_S) as answer:
             healthy = str(json.loads(answer.read(4096)).get("health")) == "true"
     except (OSError, ValueError, AttributeError, http.client.HTTPException) as error:
         area.note(

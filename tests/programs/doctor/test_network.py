@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import socket
 import threading
+import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -155,6 +156,18 @@ def etcd_that_says(answer: bytes) -> Generator[Endpoint]:
 def test_etcd_says_how_it_is(answer: bytes, grade: Grade, tmp_path: Path):
     with etcd_that_says(answer) as endpoint:
         assert the(look(tmp_path, {}, endpoint), "etcd").grade is grade
+
+
+def test_etcd_is_asked_without_a_proxy_as_a_job_asks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        proxy = f"http://127.0.0.1:{free.getsockname()[1]}"
+    for variable in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("http_proxy", proxy)
+    monkeypatch.setattr(urllib.request, "_opener", None)  # of an earlier test, from before the variable
+    with etcd_that_says(b'{"health":"true"}') as endpoint:
+        assert the(look(tmp_path, {}, endpoint), "etcd").grade is Grade.OK
 
 
 def test_an_etcd_that_does_not_speak_http_is_a_note(tmp_path: Path):
