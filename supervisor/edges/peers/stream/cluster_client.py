@@ -123,6 +123,7 @@ class ClusterClient:
         self._relay_client: RelayClient | None = None  # of the last connection through a relay
         self._may_be_redirected = True  # False: the relay was not reachable
         self._was_put_off = False  # until there are relays
+        self._unknown_told = False
         self._tasks: TaskGroup | None = None
 
     @property
@@ -410,6 +411,12 @@ class ClusterClient:
         host, port = held.address("peername"), self._address.port
         await relay.serve(self._line(IS_RELAY), own_ip, lambda line: self._connect(line, host, port, CONNECT_S))
 
+    def _tell_unknown(self) -> None:
+        if not self._unknown_told:
+            self._unknown_told = True
+            why = "skipped a message of the leader, which is newer; install the same version on all nodes"
+            _log.warning("job %s: %s", self._job_id, why)
+
     def _take(self, payload: bytes) -> None:
         if not leader_loss_detection.is_obeyed(self._link, self._loop.time()):
             raise ClusterProtocolError("it was heard too late: this node was stalled")
@@ -423,6 +430,6 @@ class ClusterClient:
             case ServeRelay() if self._tasks is not None:
                 self._tasks.start_soon(self._serve_relay)
             case Unknown():
-                return
+                self._tell_unknown()
             case other:
                 raise ClusterProtocolError(f"cannot take {type(other).__name__} from the leader")

@@ -110,6 +110,7 @@ class ClusterServer:
         self._encoded: tuple[Order | None, bytes] = (None, b"")  # the last order: many nodes may get the same
         self._relays = Relays(fan_out, nodes_max) if 0 < fan_out < nodes_max else None
         self._preamble_key = preamble.fresh_key() if tls is not None and not tls.token else b""
+        self._unknown_told = False
         self._acceptor = Acceptor(
             self._serve, preamble_key=preamble.key_of(token_of(tls)) or self._preamble_key,
             has_token=bool(token_of(tls)),
@@ -331,9 +332,16 @@ class ClusterServer:
                 if self._speaks_for_itself(node, report.node):
                     self._on_elastic(reported)
             case Unknown():
-                return
+                self._tell_unknown(node)
             case other:
                 raise ClusterProtocolError(f"cannot take {type(other).__name__} from a node")
+
+    def _tell_unknown(self, node: str) -> None:
+        """Reports one node of a newer version: there may be thousands."""
+        if not self._unknown_told:
+            self._unknown_told = True
+            why = f"skipped a message of node {node}, which is newer; install the same version on all nodes"
+            _log.warning("job %s: %s", self._job_id, why)
 
     def _take_heartbeat(self, node: str, heartbeat: bytes) -> None:
         if (confirmed := heartbeats.leaders(heartbeat)) is not None:

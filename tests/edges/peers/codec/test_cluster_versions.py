@@ -119,7 +119,9 @@ async def test_an_older_node_that_names_no_range_joins(monkeypatch: pytest.Monke
         assert (await old.hear()).ordered.order.join_again.next_cycle == 1
 
 
-async def test_a_newer_node_joins_and_what_is_not_known_of_it_is_skipped():
+async def test_a_newer_node_joins_and_what_is_not_known_of_it_is_skipped_and_told_once(
+    caplog: pytest.LogCaptureFixture,
+):
     async with stranger_and_leader() as (new, leader, at_leader):
         answer = await new.join("new", newest=cluster_versions.NEWEST + 1, oldest=cluster_versions.NEWEST)
         assert answer.welcome.protocol_version == cluster_versions.NEWEST
@@ -132,6 +134,8 @@ async def test_a_newer_node_joins_and_what_is_not_known_of_it_is_skipped():
         assert at_leader.reports() == [NodeJoined("new", 3), NodeDown("new", 4)]
         leader.send("new", JOB, orders.JoinAgain(5, "why"))
         assert (await new.hear()).ordered.order.join_again.next_cycle == 5
+    told = [each for each in caplog.messages if "skipped" in each]
+    assert told == [f"job {JOB}: skipped a message of node new, which is newer; install the same version on all nodes"]
 
 
 async def test_versions_too_far_apart_are_refused_with_both_named():

@@ -10,7 +10,9 @@ import pytest
 from supervisor.core import orders
 from supervisor.core.cluster.cluster_messages import NodeJoined
 from supervisor.core.election import leader_loss_detection, link_silence
+from supervisor.core.node.node_messages import Ordered
 from supervisor.core.session_state import JobSessions
+from supervisor.edges.peers.codec import cluster_codec
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import Meeting
 from supervisor.edges.peers.stream.session_store import SessionStore
@@ -55,3 +57,21 @@ async def test_a_node_goes_on_under_a_leader_that_returns_as_an_earlier_version(
         else:
             why = f"the leader at {endpoint} is lost: another process leads there now"
             assert at_b.orders() == [orders.WindDown(why, at_once=True)]
+
+
+async def test_what_only_a_newer_leader_says_is_skipped_and_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    encode, newer, port = cluster_codec.encode, Ordered(JOB, again(9)), free_port()
+    new_kind = b"\xa2\x38\x03new"  # field 900
+    monkeypatch.setattr(cluster_codec, "encode", lambda frame: new_kind if frame == newer else encode(frame))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    async with peers("a", port) as (leader, _), peers("b", port) as (_, at_b):
+        await at_b.until(lambda: at_b.fences)
+        for cycle in (9, 9, 1):
+            leader.send("b", JOB, again(cycle))
+        await at_b.until(at_b.orders)
+        assert at_b.orders() == [again(1)]
+    told = [each for each in caplog.messages if "skipped" in each]
+    assert told == [
+        f"job {JOB}: skipped a message of the leader, which is newer; install the same version on all nodes"
+    ]
