@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 from holdfast_wire import spawner_link as link
@@ -14,6 +15,8 @@ from supervisor.engine.job_record import JobRecord
 from supervisor.ports.edges import Clock, Workers
 
 NS_PER_S = 1_000_000_000
+
+_log = logging.getLogger("holdfast.jobs")
 
 
 def cycle_log_closed(message: link.CycleLogClosed) -> JobEvent:
@@ -63,6 +66,7 @@ class SpawnerReports:
         self._publisher = publisher
         self._clock = clock
         self._silences: dict[int, tuple[float, int]] = {}  # by cycle: the longest of a main thread, and its rank
+        self._unknown_told = False
 
     def read(self, message: link.FromSpawner) -> Iterator[node_messages.Event]:
         """Yields the events that follow from a message, in order."""
@@ -107,12 +111,12 @@ class SpawnerReports:
             case link.Emptied():
                 self._tell_silence(message.cycle)
                 yield node_messages.WorkersEmptied(job_id, message.cycle, message.stuck_pids)
-            case link.OutputDropped() | link.CycleLogClosed() | link.Learned():
+            case link.OutputDropped() | link.CycleLogClosed() | link.Learned() | link.Unknown():
                 self._publish(message)
-            case link.Ended() | link.Kept() | link.WelcomeBack() | link.HeldPages() | link.Unknown():
+            case link.Ended() | link.Kept() | link.WelcomeBack() | link.HeldPages():
                 return
 
-    def _publish(self, message: link.OutputDropped | link.CycleLogClosed | link.Learned) -> None:
+    def _publish(self, message: link.OutputDropped | link.CycleLogClosed | link.Learned | link.Unknown) -> None:
         """Publishes what is only for people."""
         job = self._job
         match message:
@@ -125,6 +129,11 @@ class SpawnerReports:
             case link.Learned():
                 self._publisher.publish(job, JobEvent("preload_learned", message.reason, cycle=job.cycle))
                 self._tell_slower(message.lost)
+            case link.Unknown(kind):
+                if not self._unknown_told:
+                    self._unknown_told = True
+                    why = "skipped a message of its spawner, which is newer"
+                    _log.warning("job %s: %s: %.64r", job.spec.job_id, why, kind)
 
     def _note_silence(self, message: link.Exited) -> None:
         if message.silence_longest_s is not None:

@@ -223,3 +223,11 @@ def test_of_two_nodes_whose_clocks_differ_the_one_that_failed_first_is_named() -
         coordinated, _ = coordinator.step(coordinated, report, now_s=50.0, jitter=0.0)
     assert isinstance(coordinated.phase, coordinator_states.Ended)
     assert coordinated.phase.verdict.reason == f"{first.sentence}; restarts used 0 of 0"
+
+
+def test_what_only_a_newer_spawner_says_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    job_service = JobService()
+    for kind in ("Rewind", "Rewind", "x\n" * 9000):
+        assert job_service.read(link.Unknown(kind)) == []
+    assert caplog.messages == ["job j: skipped a message of its spawner, which is newer: 'Rewind'"]
+    assert len(job_service.read(link.Spawned(2, 1, 1000, 0, "fork"))) == 1

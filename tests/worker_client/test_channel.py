@@ -300,3 +300,15 @@ def test_one_that_was_refused_by_a_dead_ones_successor_asks_who_serves_now(
     followed.socket.close()
     meet().refuse()  # this one serves now
     _until(lambda: opened.has_given_up)
+
+
+def test_what_only_a_newer_supervisor_says_is_skipped(meet: Meet, owner: Owner, opened: Channel):
+    newer = meet()
+    newer.welcome()
+    _until(lambda: owner.welcomes)
+    restart = b"\x92\x01\x06\x08\x01\x1a\x02\x10\x63"  # its only record has interruption 99
+    for payload in (b"\x9a\x06\x03new", restart):  # field 99
+        newer.socket.sendall(encode(payload, frame_bytes_max=SUPERVISOR_FRAME_BYTES_MAX))
+    _until(lambda: owner.heard_calls)
+    assert owner.heard_calls == [call_frames.Restart(1, 0, (call_frames.FaultRecord(0, "EXCEPTION", ""),))]
+    assert owner.reasons == []

@@ -218,7 +218,7 @@ class ControlClient:
                 yield job_from_wire(response.snapshot)
             elif response.HasField("note"):
                 on_note(*notes_from_wire([response.note]))
-            else:
+            elif response.HasField("event"):  # a newer supervisor may send others
                 yield event_from_wire(response.event)
 
     def stop(

@@ -83,8 +83,8 @@ def job_from_wire(job: wire.Job) -> JobReport:
     _check_size(job)
     try:
         state = JobState[wire.JobState.Name(job.state).removeprefix("JOB_STATE_")]
-    except (KeyError, ValueError):
-        state = JobState.PENDING  # a later version added this state
+    except (KeyError, ValueError):  # a later version added this state; its end must not be waited for
+        state = JobState.FAILED if job.HasField("ended_at_ns") else JobState.PENDING
     return JobReport(
         job_id=_name(job.job_id),
         state=state,

@@ -142,3 +142,11 @@ def test_a_job_with_too_many_parts_is_refused(job: wire.Job, monkeypatch: pytest
     monkeypatch.setattr(answers, "JOB_PARTS_MAX", PARTS)
     with pytest.raises(HoldfastError, match="names more than 100 ranks or parts"):
         answers.job_from_wire(job)
+
+
+@pytest.mark.parametrize("state", [0, 99])
+def test_a_state_of_a_newer_version_is_pending_until_the_job_has_ended(state: int):
+    job = wire.Job.FromString(wire.Job(job_id="j").SerializeToString() + bytes([0x10, state]))
+    assert answers.job_from_wire(job).state is JobState.PENDING
+    job.ended_at_ns = 1
+    assert answers.job_from_wire(job).state is JobState.FAILED

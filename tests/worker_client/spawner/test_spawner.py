@@ -23,6 +23,7 @@ from holdfast_wire.spawner_link import (
     RankStopped,
     Spawn,
     StreamPlan,
+    Unknown,
     decode,
 )
 
@@ -309,6 +310,13 @@ def test_reports_that_were_dropped_do_not_shift_the_count_of_those_that_were_tak
         rig.send(KillTree(8))
         rig.receive(Emptied)
         assert [type(each) for each in rig.pending(object)] == [Kept]
+
+
+def test_an_order_that_only_a_newer_supervisor_gives_is_skipped(script: Script) -> None:
+    with Rig(script("raise SystemExit(3)")) as rig:
+        rig.send(Unknown("Rewind"))
+        (end,) = rig.run(worker())
+    assert end.code == 3
 
 
 def test_orphans_that_end_by_themselves_are_reaped(script: Script, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import anyio
 import msgspec
 from holdfast_wire import page_layout
@@ -49,6 +51,7 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
     page: ProgressPage | None
     clock: Clock
     leases: Leases
+    on_unknown: Callable[[str], None]  # called with a sentence about the first frame of a newer client
     stacks_signal: int = 0
     stacks_fd: int = -1
     joined: bool = False  # the engine knows the rank
@@ -56,6 +59,7 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
     _lease_questions: list[int] = msgspec.field(default_factory=list[int])  # unanswered
     _stacks: _StacksAsked | None = None
     _stacks_asked: int = 0
+    _unknown_told: bool = False
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -145,8 +149,18 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
                 raise AssertionError("it is answered at once, or later")
             case frames.Hello():
                 raise WorkerProtocolError("cannot take a second Hello")
+            case frames.Unknown(why):
+                self._tell_unknown(why)
+                return None
             case word:
                 return node_messages.RankSaid(*self.key, word)
+
+    def _tell_unknown(self, why: str) -> None:
+        """Reports the first one of this connection."""
+        if not self._unknown_told:
+            self._unknown_told = True
+            whose = f"local rank {self.local_rank} of job {self.cycle.job_id}"
+            self.on_unknown(f"skipped a message of {whose}: {why}; if its client is newer, upgrade this supervisor")
 
     def _take_progress(self, told: frames.Progress) -> node_messages.Event | None:
         if self.page is not None:  # the page has the values; the frame only says that they changed

@@ -1,7 +1,8 @@
 """What do the bytes of the worker channel mean? Records become messages by field names (edges/codec).
 
-Values from a worker are checked for shape and bounds: what passes is finite, of a sane size and of a known kind.
-Protobuf is loaded with the first frame: it takes 15 ms, which would delay the first workers.
+Values from a worker are checked for shape and bounds: what passes is finite, of a sane size and of a known kind. A
+frame that only a newer client sends is Unknown and can be skipped; so is one with such a word, unless the word has a
+substitute. Protobuf is loaded with the first frame: it takes 15 ms, which would delay the first workers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from holdfast_wire.framing import SUPERVISOR_FRAME_BYTES_MAX, WORKER_FRAME_BYTES
 from holdfast_wire.framing import encode as framed
 from holdfast_wire.page_layout import SECTION_NAME_CHARACTERS_MAX, SECTION_SLOTS_MAX
 
-from supervisor.core.wrapped_calls.call_messages import ToRank, too_large
+from supervisor.core.wrapped_calls.call_messages import Interruption, Leaving, ToRank, too_large
 from supervisor.edges.codec.message_codec import MessageCodec
 from supervisor.edges.codec.scalars import UnknownKindError
 from supervisor.edges.codec.value_bounds import COUNT_MAX, Bounds
@@ -24,6 +25,7 @@ from supervisor.edges.workers.channel.worker_frames import (
     Limits,
     LimitsCalculated,
     ToWorker,
+    Unknown,
     WorkerProtocolError,
 )
 
@@ -48,6 +50,8 @@ _FROM_WORKER = Bounds(
     },
     bytes={"token": WORKER_FRAME_BYTES_MAX},
     items={"open_sections": SECTION_SLOTS_MAX, "sections": SECTION_SLOTS_MAX},
+    # Without these records, the others would wait for a rank that has failed or left.
+    substitutes={"RankFault.interruption": Interruption.EXCEPTION, "CallLeave.why": Leaving.FAULT},
 )  # fmt: skip
 _TO_WORKER = msgspec.structs.replace(_FROM_WORKER, never_zero=frozenset(), cut={"reason": SUPERVISOR_FRAME_BYTES_MAX})
 
@@ -67,11 +71,11 @@ def _to_worker() -> MessageCodec:
 
 
 def decode(payload: bytes) -> FromWorker:
-    """Decodes a frame. Raises WorkerProtocolError."""
+    """Decodes a frame. Raises WorkerProtocolError, and nothing else."""
     try:
         told = cast("FromWorker", _from_worker().decode(payload))
     except UnknownKindError as error:
-        raise WorkerProtocolError(str(error)) from None
+        return Unknown(str(error))
     if type(told) is LimitsCalculated:
         _check_names(told.limits)
     return told

@@ -98,7 +98,15 @@ class LeaseQuestion(msgspec.Struct, frozen=True):
     request_id: int
 
 
-FromWorker = Hello | Progress | LimitsCalculated | WorkloadControl | Goodbye | StacksAnswer | LeaseQuestion | FromRank
+class Unknown(msgspec.Struct, frozen=True):
+    """A frame of a newer client; it is skipped."""
+
+    why: str
+
+
+FromWorker = (
+    Hello | Progress | LimitsCalculated | WorkloadControl | Goodbye | StacksAnswer | LeaseQuestion | FromRank | Unknown
+)
 
 # --- to the worker -------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -60,13 +61,21 @@ _log = logging.getLogger("holdfast.workers")
 
 
 class Counters(msgspec.Struct):
-    """Counts errors at the socket since the start, for metrics."""
+    """Counts errors at the socket since the start."""
 
     refused: int = 0
     malformed: int = 0
     timed_out: int = 0
     crowded_out: int = 0
     foreign_uid: int = 0
+    unknown: int = 0  # connections of newer clients
+
+    def tell(self, kind: str, message: str) -> None:
+        """Counts one, and logs the first ones, then every thousandth: a failing peer must not fill the log."""
+        count = getattr(self, kind) + 1
+        setattr(self, kind, count)
+        if count <= TOLD_FIRST or count % TOLD_EVERY == 0:
+            _log.warning("%s (number %d of this kind)", message, count)
 
 
 class Events(Protocol):
@@ -238,8 +247,7 @@ class WorkerServer:
             sock.close()
             return
         if not peer.may_be_this_user:
-            self.counters.foreign_uid += 1
-            _tell_seldom(self.counters.foreign_uid, f"refused a connection of user id {peer.uid} (pid {peer.pid})")
+            self.counters.tell("foreign_uid", f"refused a connection of user id {peer.uid} (pid {peer.pid})")
             sock.close()
             return
         if len(self._strangers) >= STRANGERS_MAX:
@@ -260,13 +268,10 @@ class WorkerServer:
                 if client is not None:
                     await self._listen(client)
         except (WorkerProtocolError, FrameTooLongError) as error:
-            self.counters.malformed += 1
-            _tell_seldom(self.counters.malformed, f"dropped the connection of pid {peer.pid}: {error}")
+            self.counters.tell("malformed", f"dropped the connection of pid {peer.pid}: {error}")
         except TimeoutError:
-            self.counters.timed_out += 1
-            _tell_seldom(
-                self.counters.timed_out,
-                f"dropped the connection of pid {peer.pid}: it neither sends nor reads anything",
+            self.counters.tell(
+                "timed_out", f"dropped the connection of pid {peer.pid}: it neither sends nor reads anything"
             )
         except OSError:
             pass  # The peer is gone: there is nothing more to know.
@@ -291,8 +296,7 @@ class WorkerServer:
         one_clock = is_one_clock(hello.monotonic_ns, received_ns, peer)
         answer = await self._admit(hello, peer, scope)
         if isinstance(answer, Refusal):
-            self.counters.refused += 1
-            _tell_seldom(self.counters.refused, f"refused pid {peer.pid}: {answer.reason}")
+            self.counters.tell("refused", f"refused pid {peer.pid}: {answer.reason}")
             connection.send_last(codec.encode(frames.Refused(answer.reason, retry=answer.retry)))
             return None
         self._strangers.pop(scope, None)
@@ -346,6 +350,7 @@ class WorkerServer:
             page=page,
             clock=self._clock,
             leases=self._leases,
+            on_unknown=partial(self.counters.tell, "unknown"),
             stacks_signal=hello.stacks_signal,
             stacks_fd=hello.stacks_fd,
         )
@@ -435,9 +440,3 @@ def _new_page() -> ProgressPage | None:
     except OSError as error:
         _log.warning("a progress page can't be made, progress comes by frames: %s", error)
         return None
-
-
-def _tell_seldom(count: int, message: str) -> None:
-    """Logs the first failures of a repeating kind, then every thousandth: a failing peer must not fill the log."""
-    if count <= TOLD_FIRST or count % TOLD_EVERY == 0:
-        _log.warning("%s (number %d of this kind)", message, count)

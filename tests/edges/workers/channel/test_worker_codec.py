@@ -50,14 +50,26 @@ def test_section_names_are_bounded_and_unique(names: list[str]):
         codec.decode(_sections(names))
 
 
-def test_an_unknown_action_or_kind_is_refused_and_long_words_are_cut():
+def test_long_words_are_cut():
     control = worker_pb2.WorkloadControl(description="x" * 10_000)
     told = codec.decode(worker_pb2.WorkerFrame(workload_control=control).SerializeToString())
     assert isinstance(told, frames.WorkloadControl)
     assert (told.action, len(told.description)) == (frames.Control.CONTINUE, codec.DESCRIPTION_CHARACTERS_MAX)
-    for payload in (b"", b"\x22\x02\x08\x09", b"\x9a\x06\x00"):  # nothing; action 9; field 99
-        with pytest.raises(frames.WorkerProtocolError):
-            codec.decode(payload)
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        (b"\x9a\x06\x00", "this version has none of that kind"),  # field 99
+        (b"\x22\x02\x08\x09", "cannot take '9' for action"),
+    ],
+)
+def test_a_frame_of_a_newer_client_is_told_from_an_empty_one(payload: bytes, why: str):
+    told = codec.decode(payload)
+    assert isinstance(told, frames.Unknown)
+    assert why in told.why
+    with pytest.raises(frames.WorkerProtocolError, match="it is empty"):
+        codec.decode(b"")
 
 
 def test_absent_is_not_zero():

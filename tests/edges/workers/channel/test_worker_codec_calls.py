@@ -104,10 +104,16 @@ def test_what_is_out_of_bounds_is_refused() -> None:
         wire.WorkerFrame(rank_fault=wire.RankFault(call=1, rank=-1)),
         wire.WorkerFrame(exchange_value=wire.ExchangeValue(call=1, name="n" * 300)),
         wire.WorkerFrame(exchange_value=wire.ExchangeValue(call=1, value="v" * 9000)),
-        wire.WorkerFrame.FromString(b"\x92\x01\x04\x08\x01\x20\x63"),  # interruption 99
     ):
         with pytest.raises(WorkerProtocolError):
             decoded(frame)
+
+
+def test_a_fault_and_a_leave_of_a_newer_client_are_known_whatever_they_are_called() -> None:
+    fault = codec.decode(b"\x92\x01\x09\x08\x01\x18\x02\x20\x63\x2a\x01r")  # interruption 99
+    assert fault == call_messages.RankFault(1, 0, 2, call_messages.Interruption.EXCEPTION, "r")
+    leave = codec.decode(b"\xaa\x01\x07\x08\x01\x18\x63\x22\x01r")  # why 99
+    assert leave == call_messages.CallLeave(1, 0, call_messages.Leaving.FAULT, "r")
 
 
 def parsed(frame: bytes) -> worker_pb2.SupervisorFrame:

@@ -9,12 +9,13 @@ from pathlib import Path
 import anyio
 import pytest
 from holdfast_wire import page_layout
+from holdfast_wire.framing import WORKER_FRAME_BYTES_MAX, encode
 from holdfast_wire.v1 import worker_pb2
 
 from supervisor.core.facts import HangLimits
 from supervisor.core.node import node_messages
 from supervisor.edges.workers.channel import worker_server
-from tests.edges.workers.worker_side import JOB_ID, LIMITS, Served, hello, open_cycle, serve, until
+from tests.edges.workers.worker_side import JOB_ID, LIMITS, Served, WorkerSide, hello, open_cycle, serve, until
 
 
 async def test_a_welcome_has_all_that_a_client_needs_and_the_engine_is_told(tmp_path: Path):
@@ -133,6 +134,52 @@ async def test_requests_are_posted_and_accepted(tmp_path: Path):
         assert (asked.action, asked.description) == ("exclude_this_node", "bad GPU")
         (calculated,) = served.of(node_messages.LimitsCalculated)
         assert calculated.limits == HangLimits(heartbeat_s=4.5, sections=(("step", 2.0),), warm_up_steps=5)
+
+
+# Field 99; a request with action 9; an arrival at barrier 9.
+NEWER = (b"\x9a\x06\x03new", b"\x22\x04\x08\x09\x18\x07", b"\xa2\x01\x06\x08\x01\x18\x09\x20\x00")
+
+
+async def send_newer(rank: WorkerSide, *payloads: bytes) -> None:
+    for payload in payloads:
+        await rank.send_bytes(encode(payload, frame_bytes_max=WORKER_FRAME_BYTES_MAX))
+
+
+async def test_what_only_a_newer_client_says_is_skipped_and_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    async with serve(tmp_path) as served:
+        rank = served.connect()
+        await rank.join(1)
+        await send_newer(rank, *NEWER * 50)
+        control = worker_pb2.WorkloadControl(action=worker_pb2.WorkloadControl.CONTINUE, request_id=7)
+        await rank.send(worker_pb2.WorkerFrame(workload_control=control))
+        answer = await rank.receive()
+        assert answer is not None
+        assert answer.accepted.request_id == 7
+        assert [type(each) for each in served.posted] == [node_messages.ClientJoined, node_messages.ControlRequested]
+        (told,) = caplog.messages
+        assert told.startswith(f"skipped a message of local rank 1 of job {JOB_ID}: ")
+        assert "if its client is newer, upgrade this supervisor" in told
+        assert served.server.counters.malformed == 0
+
+
+async def test_a_client_that_comes_again_and_again_with_newer_words_does_not_fill_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    async with serve(tmp_path) as served:
+        for number in range(2 * worker_server.TOLD_FIRST):
+            rank = served.connect()
+            await rank.join(1)
+            await send_newer(rank, NEWER[0])
+            await until(lambda number=number: served.server.counters.unknown == number + 1)
+    assert len(caplog.messages) == worker_server.TOLD_FIRST
+
+
+async def test_words_of_a_newer_client_before_its_hello_end_the_connection(tmp_path: Path):
+    async with serve(tmp_path) as served:
+        rank = served.connect()
+        await send_newer(rank, NEWER[0])
+        await rank.is_dropped()
+        assert served.server.counters.malformed == 1
 
 
 @pytest.mark.parametrize(

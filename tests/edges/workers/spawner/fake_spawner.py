@@ -10,7 +10,7 @@ import sys
 import time
 
 from holdfast_wire import framing, spawner_link
-from holdfast_wire.spawner_link import End, Ended, Message, Ready, Spawn, Spawned
+from holdfast_wire.spawner_link import End, Ended, Message, Ready, Spawn, Spawned, Unknown
 
 link = socket.socket(fileno=int(sys.argv[2]))
 
@@ -44,6 +44,10 @@ def obey() -> None:
 match sys.argv[1]:
     case "obey":
         ready()
+        obey()
+    case "newer":
+        ready()
+        say(Unknown("Rewind"))
         obey()
     case "exit":
         ready()

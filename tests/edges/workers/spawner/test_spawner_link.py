@@ -83,6 +83,14 @@ async def test_it_says_what_it_is_told_and_ends_as_it_was_told(tmp_path: Path):
     assert (tmp_path / "logs" / "spawner.stdout.log").stat().st_mode & 0o777 == 0o600
 
 
+async def test_what_only_a_newer_spawner_says_is_passed_on_and_costs_nothing():
+    async with spawner("newer") as run:
+        await until(lambda: run.of(wire.Unknown))
+        run.link.send(wire.Spawn(3, (PLAN,)))
+        await until(lambda: run.of(wire.Spawned))
+        assert run.lost == []
+
+
 TRACE = """
 import ctypes, sys
 libc = ctypes.CDLL(None, use_errno=True)
