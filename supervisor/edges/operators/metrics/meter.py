@@ -12,7 +12,8 @@ from supervisor.core.event_kinds import KINDS
 from supervisor.core.event_weights import CAUSES, ENDS, SETTLED, Weight
 from supervisor.ports.reports import RecordedEvent
 
-BUCKETS_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+# A quantile never exceeds the last bound. Each bound is a series for each phase on each node.
+BUCKETS_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0)
 STOP, START, WHOLE, INSIDE = "stop", "start", "whole", "inside_process"
 ELSEWHERE = "another_node"  # the cause if nothing on this node led to the restart
 JOBS_MAX = 1024  # with an open recovery

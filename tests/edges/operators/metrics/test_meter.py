@@ -160,9 +160,18 @@ def test_memory_is_bounded():
 
 def test_a_bucket_holds_what_is_at_most_its_limit():
     histogram = Histogram()
-    for took_s in (0.0, 0.02, 0.021, 300.0, 301.0):
+    for took_s in (0.0, 0.02, 0.021, 3600.0, 3601.0):
         histogram.add(took_s)
     assert (histogram.counts[0], histogram.counts[1], histogram.counts[-2], histogram.counts[-1]) == (2, 1, 1, 1)
+
+
+def test_recoveries_between_five_minutes_and_an_hour_are_told_apart():
+    """A quantile never exceeds the last bound, and above five minutes large models load."""
+    histogram = Histogram()
+    for minutes in (6, 15, 25, 50):
+        histogram.add(minutes * 60.0)
+    assert [count for count in histogram.counts if count] == [1, 1, 1, 1]
+    assert histogram.counts[-1] == 0
 
 
 def test_events_come_by_the_log():
