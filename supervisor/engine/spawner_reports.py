@@ -120,10 +120,11 @@ class SpawnerReports:
         """Publishes what is only for people."""
         job = self._job
         match message:
-            case link.OutputDropped(rank, dropped_bytes, why):
-                of = f"output of local rank {rank}" if rank >= 0 else "the log of the cycle"
+            case link.OutputDropped(local_rank, dropped_bytes, why):
+                rank = job.first_rank + local_rank if local_rank >= 0 else None
+                of = "the log of the cycle" if rank is None else f"output of rank {rank}"
                 reason = f"{dropped_bytes} bytes of {of} were not kept: {why}"
-                self._publisher.publish(job, JobEvent("output_dropped", reason, cycle=job.cycle))
+                self._publisher.publish(job, JobEvent("output_dropped", reason, job.cycle, rank))
             case link.CycleLogClosed():
                 self._publisher.publish(job, cycle_log_closed(message))
             case link.Learned():

@@ -349,7 +349,7 @@ def test_c8_a_full_disk_costs_log_bytes_that_are_counted_and_nothing_else(start:
     assert "hang_detected" not in launch.kinds()
     dropped = told(launch, "output_dropped")
     assert dropped
-    assert "of output of local rank 0 were not kept" in str(dropped[0]["reason"])
+    assert "of output of rank 0 were not kept" in str(dropped[0]["reason"])
 
 
 @pytest.mark.alone

@@ -143,8 +143,10 @@ def test_what_is_only_for_people_moves_no_machine(tmp_path: Path) -> None:
     assert job_service.read(link.Learned(("torch",), (), "it saves 2 s")) == []
     assert job_service.read(link.Ended()) == []
     assert job_service.journal.kinds() == ["output_dropped", "output_dropped", "preload_learned"]
-    assert "4096 bytes of output of local rank 1" in job_service.journal.events[0].reason
-    assert "7 bytes of the log of the cycle were not kept: cannot write" in job_service.journal.events[1].reason
+    of_rank, of_log = job_service.journal.events[:2]
+    assert (of_rank.rank, of_rank.reason) == (5, "4096 bytes of output of rank 5 were not kept: the pipe was full")
+    assert of_log.rank is None
+    assert "7 bytes of the log of the cycle were not kept: cannot write" in of_log.reason
 
 
 def test_the_complete_log_of_a_cycle_is_an_event_with_its_path_and_what_it_lacks() -> None:
