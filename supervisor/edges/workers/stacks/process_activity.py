@@ -18,7 +18,8 @@ from supervisor.core.process_facts import ChildProcess, ProcessFacts, ProcessSta
 from supervisor.edges.machine.own_process.threads import in_thread
 
 THREADS_MAX = 4  # each may wait in the kernel indefinitely
-CHILDREN_MAX = 64
+CHILDREN_MAX = 64  # of a process; one with more is never called idle
+THREADS_READ_MAX = 1024  # of a process, in about 20 ms; the same holds beyond
 FILE_BYTES_MAX = 64 * 1024
 IDLE_S = 0.5  # who writes nothing for a shorter time may only pause
 FUTEX_CALLS = frozenset({"449", "455"} | {{"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, "")})
@@ -102,7 +103,7 @@ def _is_still(first: ProcessSample, second: ProcessSample) -> bool:
 
 
 def _is_idle(first: ProcessSample, second: ProcessSample) -> bool:
-    """Returns whether neither it nor a child wrote anything, and no child ran. False where the kernel does not say."""
+    """Returns whether neither it nor a child wrote anything, and no child ran. False where that is not known."""
     if first.written_bytes is None or first.written_bytes != second.written_bytes:
         return False
     ran = (ProcessState.RUNNING, ProcessState.UNINTERRUPTIBLE)
@@ -148,15 +149,27 @@ def _glance(pid: int) -> ProcessSample | None:
 
 def _look_closely(pid: int, seen: dict[int, ProcessSample]) -> None:
     """Adds values to `seen` that may wait for a process stuck in the kernel."""
-    words = _read(f"/proc/{pid}/task/{pid}/children").split()[:CHILDREN_MAX]
-    children = tuple(ChildProcess(int(word), _state_of(int(word))) for word in words)
+    pids, are_all = _children_of(pid)
+    children = tuple(ChildProcess(each, _state_of(each)) for each in pids)
     place = _read(f"/proc/{pid}/wchan").strip()
     found = msgspec.structs.replace(seen[pid], children=children, kernel_place="" if place == "0" else place)
     seen[pid] = found
     call = _read(f"/proc/{pid}/syscall").partition(" ")[0].strip()
     written = [_written_bytes(each) for each in (pid, *(child.pid for child in children))]
-    written_bytes = sum(each for each in written if each is not None) if None not in written else None
+    is_known = are_all and None not in written
+    written_bytes = sum(each for each in written if each is not None) if is_known else None
     seen[pid] = msgspec.structs.replace(found, call=call, written_bytes=written_bytes)
+
+
+def _children_of(pid: int) -> tuple[list[int], bool]:
+    """Returns its children, which the kernel lists by the thread that started them, and whether these are all."""
+    threads: list[str] = []
+    with contextlib.suppress(OSError):
+        threads = os.listdir(f"/proc/{pid}/task")  # the main thread first
+    found: list[int] = []
+    for thread in threads[:THREADS_READ_MAX]:
+        found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+    return found[:CHILDREN_MAX], len(threads) <= THREADS_READ_MAX and len(found) <= CHILDREN_MAX
 
 
 def _written_bytes(pid: int) -> int | None:

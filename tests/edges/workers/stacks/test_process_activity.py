@@ -14,6 +14,7 @@ import anyio
 import pytest
 
 from supervisor.core.process_facts import ProcessFacts, ProcessState
+from supervisor.edges.workers.stacks import process_activity
 from supervisor.edges.workers.stacks.process_activity import (
     IDLE_S,
     ProcessActivity,
@@ -29,6 +30,11 @@ SCRIPTS = {
     "locked": "lock = threading.Lock(); lock.acquire(); print(flush=True); lock.acquire()",
     "writes": f"threading.Thread(target=lambda: {WRITING}).start(); print(flush=True); time.sleep(600)",
     "has a child that writes": f"os.fork() or {WRITING}; print(flush=True); time.sleep(600)",
+    "has a thread with a child that writes": (
+        f"threading.Thread(target=lambda: (os.fork() or {WRITING}, time.sleep(600))).start(); "
+        "print(flush=True); time.sleep(600)"
+    ),
+    "has a thread": "threading.Thread(target=time.sleep, args=(600,)).start(); print(flush=True); time.sleep(600)",
     "lost a child": "print(os.spawnlp(os.P_NOWAIT, 'true', 'true'), flush=True); time.sleep(600)",
     # Its child waits for a writer before it executes anything; until then the parent waits in the kernel.
     "state D": (
@@ -80,7 +86,15 @@ async def test_a_stopped_process_is_named_with_its_signal(start: Start) -> None:
     assert is_stopped(pid)
 
 
-@pytest.mark.parametrize(("name", "is_idle"), [("sleeps", True), ("writes", False), ("has a child that writes", False)])
+@pytest.mark.parametrize(
+    ("name", "is_idle"),
+    [
+        ("sleeps", True),
+        ("writes", False),
+        ("has a child that writes", False),
+        ("has a thread with a child that writes", False),
+    ],
+)
 async def test_one_that_writes_in_a_thread_or_a_child_is_told_from_one_that_only_waits(
     start: Start, name: str, is_idle: bool
 ) -> None:
@@ -92,6 +106,20 @@ async def test_one_that_writes_in_a_thread_or_a_child_is_told_from_one_that_only
         facts = facts_of(first.get(0), second.get(0), apart_s=apart_s)
         assert facts is not None
         assert facts.is_idle is expected
+
+
+async def test_one_with_too_many_threads_to_read_is_never_called_idle(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of the others may have started what saves."""
+    monkeypatch.setattr(process_activity, "THREADS_READ_MAX", 1)
+    looks, pid = ProcessActivity(), start("has a thread")
+    first = await looks.take({0: pid}, at_most_s=5)
+    await anyio.sleep(IDLE_S)
+    second = await looks.take({0: pid}, at_most_s=5)
+    facts = facts_of(first.get(0), second.get(0), apart_s=IDLE_S)
+    assert facts is not None
+    assert not facts.is_idle
 
 
 async def test_one_that_computes_is_told_from_one_that_waits(start: Start) -> None:
