@@ -91,18 +91,23 @@ def cycles_until_no_progress(
     iterations: list[int | None], start: int | None, *, wanted: int, allowed: int
 ) -> int | None:
     """Returns the number of the fault at which a job without progress ends; None if it never does."""
-    best = start
-    in_a_row = 0
+    highest = reached = start  # `reached`: since the last fall
+    falls = in_a_row = 0
     for number, iteration in enumerate(iterations, start=1):
         if iteration is None:
             continue
-        if best is None:
-            best = iteration
+        if highest is None or reached is None:
+            highest = reached = iteration
             continue
-        if iteration >= best + wanted:
-            best, in_a_row = iteration, 0
+        if iteration >= highest + wanted:
+            highest = reached = iteration
+            falls = in_a_row = 0
+        elif iteration >= reached + wanted:
+            reached, in_a_row = iteration, falls
         else:
             in_a_row += 1
+            if iteration < reached:
+                reached, falls = iteration, falls + 1
         if allowed > 0 and in_a_row >= allowed:
             return number
     return None

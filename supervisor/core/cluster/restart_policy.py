@@ -23,11 +23,16 @@ JITTER_SHARE = 0.25  # up to this share of a delay is taken off at random
 
 
 class State(msgspec.Struct, frozen=True):
-    """The policy's memory. `training_iteration`: the highest so far, to measure progress from; None: unknown."""
+    """The policy's memory. `training_iteration`: the highest so far, to measure progress from; None: unknown.
+
+    `fallen_to`: after a fault below it, since the script has loaded an older checkpoint, progress counts from there.
+    """
 
     rules: RestartRules
     used: int = 0
     training_iteration: int | None = None
+    fallen_to: int | None = None
+    falls: int = 0  # faults below the one before, since the highest iteration was exceeded
     fruitless: int = 0  # cycles in a row without progress
     short: int = 0  # short-lived cycles in a row with unknown progress
     is_unknown_told: bool = False
@@ -151,10 +156,18 @@ def _score(state: State, event: FaultHappened) -> tuple[State, str, tuple[Action
     state = msgspec.structs.replace(state, is_unknown_told=False, short=0)
     if state.training_iteration is None:
         return msgspec.structs.replace(state, training_iteration=event.training_iteration), "", ()  # Known from now on.
-    gained = event.training_iteration - state.training_iteration
-    if gained >= rules.min_progress_iterations:
-        return msgspec.structs.replace(state, training_iteration=event.training_iteration, fruitless=0), "", ()
-    score = f"the iteration is {event.training_iteration} and was {state.training_iteration}"
+    iteration, mark = event.training_iteration, state.training_iteration
+    if iteration - mark >= rules.min_progress_iterations:
+        state = msgspec.structs.replace(state, training_iteration=iteration, fallen_to=None, falls=0, fruitless=0)
+        return state, "", ()
+    if state.fallen_to is not None:
+        mark = state.fallen_to
+    if iteration - mark >= rules.min_progress_iterations:
+        # Falls stay counted: a job that falls back and comes as far again and again achieves nothing.
+        return msgspec.structs.replace(state, fallen_to=iteration, fruitless=state.falls), "", ()
+    if iteration < mark:
+        state = msgspec.structs.replace(state, fallen_to=iteration, falls=state.falls + 1)
+    score = f"the iteration is {iteration} and was {mark}"
     return msgspec.structs.replace(state, fruitless=state.fruitless + 1), score, ()
 
 

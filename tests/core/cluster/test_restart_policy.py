@@ -103,6 +103,27 @@ def test_small_steps_add_up_from_the_mark() -> None:
     assert (play.state.training_iteration, play.state.fruitless) == (12, 0)
 
 
+def test_after_a_return_to_an_older_checkpoint_progress_counts_from_there() -> None:
+    """The checkpoint of 41,000 is damaged, so the script trains on from that of 30,000."""
+    play = opened(training_iteration=40_000, max_no_progress_cycles=3)
+    for iteration in (41_000, 33_000, 35_000, 37_000, 39_000, 42_000):
+        assert isinstance(decide(play, fault(training_iteration=iteration)), Restart), iteration
+    assert (play.state.training_iteration, play.state.fallen_to, play.state.fruitless) == (42_000, None, 0)
+
+
+def test_a_job_that_falls_back_and_comes_as_far_again_and_again_ends() -> None:
+    play = opened(training_iteration=0, max_no_progress_cycles=3)
+    readings = (35, 30, 35, 30, 35, 30)
+    decisions = [type(decide(play, fault(training_iteration=each))) for each in readings]
+    assert decisions == [Restart] * 5 + [GiveUp]
+
+
+@given(period=st.lists(st.integers(0, 9), min_size=1, max_size=5), wanted=st.integers(1, 3), allowed=st.integers(1, 4))
+def test_a_job_that_repeats_itself_always_ends(period: list[int], wanted: int, allowed: int) -> None:
+    play = opened(training_iteration=0, min_progress_iterations=wanted, max_no_progress_cycles=allowed)
+    assert any(isinstance(decide(play, fault(training_iteration=each)), GiveUp) for each in period * 20)
+
+
 def test_unknown_is_neither_progress_nor_none_and_is_said_once_in_a_row() -> None:
     play = opened(training_iteration=100, max_no_progress_cycles=2)
     decide(play, fault(training_iteration=100))
