@@ -27,7 +27,7 @@ from .event_loop import READ, WRITE, Events
 from .killing import Killing
 from .learned_imports import LearnedImports
 from .link import Link
-from .oom_kills import OomCounter, oom_counter
+from .oom_kills import OomCounter, look_regularly, oom_counter
 from .prefork_pool import PreforkPool
 from .spawner_cycle_logs import CycleLogs
 from .spawner_fence import Fence, without_ended_starts
@@ -164,6 +164,7 @@ class Spawner:
                     if index % SPAWNED_AT_ONCE == 0:
                         self._flush()
                 self._flush()
+                look_regularly(self._events, lambda: {each.memory for each in self._children.values() if each.memory})
                 if not message.more:
                     self._prefork_pool.dismiss()
                 self._fence.hold_back()
@@ -289,8 +290,7 @@ class Spawner:
         self, cycle: int, local_rank: int, pid: int, memory: OomCounter | None = None, *, lingers: bool = False
     ) -> None:
         pidfd = os.pidfd_open(pid)
-        child = Child(cycle, local_rank, pid, pidfd, memory, lingers=lingers)
-        self._children[pid] = child
+        child = self._children[pid] = Child(cycle, local_rank, pid, pidfd, memory, lingers=lingers)
         # Only for workers: others may start while the previous cycle's workers end and still leave children.
         if local_rank >= 0 and cycle not in self._cycle_ticks:
             self._cycle_ticks[cycle] = process_tree.start_ticks(pid) or 0
