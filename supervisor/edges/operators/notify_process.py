@@ -171,9 +171,26 @@ def post(url: str, line: bytes, timeout_s: float = POST_TIMEOUT_S) -> str:
             to = error.headers.get("Location") if 300 <= error.code < 400 else None
         return said if to is None else f"{said}, a redirect to {_place(url, to)}; give the URL that it leads to"
     except OSError as error:
-        return f"the event cannot be posted: {getattr(error, 'reason', None) or error}"
+        return _printable(f"cannot post the event: {getattr(error, 'reason', None) or error}; {_remedy(url)}")
     except (ValueError, http.client.HTTPException) as error:  # either may quote the URL, or what a stranger has sent
-        return f"the event cannot be posted: {type(error).__name__}"
+        return f"cannot post the event: {type(error).__name__}; {_remedy(url)}"
+
+
+def _remedy(url: str) -> str:
+    """Returns what to check; never a proxy's address, which may contain a password."""
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies, proxy_bypass
+
+    try:
+        parts = urlsplit(url)
+        variable = f"{parts.scheme.upper()}_PROXY"
+        has_proxy = parts.scheme in getproxies() and not proxy_bypass(parts.netloc)
+    except ValueError:
+        return "check the URL"
+    if has_proxy:
+        return f"check the proxy that {variable} names, or put the host into NO_PROXY"
+    proxy = f"if only a proxy leads there, set {variable} for the command that has --on-event-url"
+    return f"check the URL and the network; {proxy}"
 
 
 def _place(url: str, to: str) -> str:

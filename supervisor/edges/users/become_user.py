@@ -1,4 +1,4 @@
-"""How does a process of root become the supervisor of a user: which rights does it drop, in which order?
+"""Which rights does a process of root drop, in which order, before it is the supervisor of a user?
 
 A separate program, run with `python -I -S` and only the standard library: exec leaves behind all memory of root's
 process. It executes nothing after the change: the kernel would let other processes of the user trace the new program

@@ -1,8 +1,9 @@
-"""How does root start a supervisor that has the rights of one user and nothing of root's, and how does root end one?"""
+"""With which command, environment and descriptors does root start a user's supervisor, and how does root end it?"""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -28,6 +29,11 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KILL_ROUNDS_MAX = 64  # a process may fork between the look and the kill: repeat, but not endlessly
 # From root's environment; all others may be root's secrets.
 PASSED_ON = ("LANG", "LC_ALL", "TZ", "JOURNAL_STREAM", "OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
+# As a user can read what that user's supervisor has got, a proxy with a password is left out.
+PROXIES = (
+    "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy",
+)  # fmt: skip
+_log = logging.getLogger("holdfast.users")
 
 
 class StartedSupervisor(msgspec.Struct, frozen=True):
@@ -91,7 +97,15 @@ def command_of(identity: Identity, limits: Limits, handover_fd: int, arguments: 
 
 def environment_of(variables: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of a supervisor whose user has these variables."""
-    kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    kept = {name: os.environ[name] for name in (*PASSED_ON, *PROXIES) if name in os.environ}
+    for name in PROXIES:
+        if "@" in kept.get(name, ""):
+            del kept[name]
+            _log.warning(
+                "cannot pass %s on to a user's supervisor: it may contain a password, which the user could read; "
+                "name a proxy that needs none",
+                name,
+            )
     return {"PATH": PATH, "HOME": "/", **kept, **variables}
 
 

@@ -163,9 +163,25 @@ def test_a_late_command_is_killed_with_what_it_started(tmp_path: Path) -> None:
     assert said == "the command was killed: it ran for more than 0.2 s at job_failed"
 
 
-def test_nobody_answers_at_the_url() -> None:
-    line = json.dumps({"job_id": "j", "reason": "r"}).encode()
-    assert "cannot be posted" in notify_process.post("http://127.0.0.1:9/", line, timeout_s=5)
+LINE = json.dumps({"job_id": "j", "reason": "r"}).encode()
+
+
+def test_nobody_answers_at_the_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    said = notify_process.post("http://127.0.0.1:9/", LINE, timeout_s=5)
+    assert said.startswith("cannot post the event: [Errno ")
+    assert said.endswith("; if only a proxy leads there, set HTTP_PROXY for the command that has --on-event-url")
+
+
+def test_a_dead_proxy_is_named_by_its_variable_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its address may contain a password."""
+    monkeypatch.setenv("http_proxy", "http://me:hunter2@127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "")
+    said = notify_process.post("http://chat.example.org/hook", LINE, timeout_s=5)
+    assert said.startswith("cannot post the event: [Errno ")
+    assert said.endswith("; check the proxy that HTTP_PROXY names, or put the host into NO_PROXY")
+    assert "hunter2" not in said
 
 
 def test_a_notifier_that_was_killed_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,8 @@ ALICE = Identity(54321, 54321, (54330,))
 
 
 def test_it_gets_an_environment_of_its_own_and_one_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in user_process.PROXIES:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SECRET_OF_ROOT", "hunter2")
     monkeypatch.setenv("LANG", "C.UTF-8")
     monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
@@ -56,6 +58,21 @@ def test_its_traces_name_the_service_as_roots_do_but_have_no_password_of_roots(m
         monkeypatch.setenv(name, value)
     environment = user_process.environment_of({})
     assert {name: value for name, value in environment.items() if name.startswith("OTEL")} == named
+
+
+def test_it_gets_the_proxies_of_the_service_but_none_with_a_password(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Its user could read that."""
+    for name in user_process.PROXIES:
+        monkeypatch.delenv(name, raising=False)
+    passed = {"HTTPS_PROXY": "http://proxy:3128", "no_proxy": "localhost,.example.org"}
+    for name, value in (*passed.items(), ("HTTP_PROXY", "http://root:hunter2@proxy:3128")):
+        monkeypatch.setenv(name, value)
+    environment = user_process.environment_of({})
+    assert {name: value for name, value in environment.items() if name in user_process.PROXIES} == passed
+    assert "cannot pass HTTP_PROXY on to a user's supervisor: " in caplog.text
+    assert "hunter2" not in caplog.text
 
 
 def test_only_variables_that_were_found_are_kept_for_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
