@@ -86,10 +86,17 @@ class _Ticker:
         words[page_layout.WORD_TICK_NS] = words[page_layout.WORD_WATCH_SINCE_NS] = now_ns
         self._never.acquire()
         _thread.start_new_thread(self._run, ())
-        words[page_layout.WORD_WATCH] = page_layout.WATCH_ON  # Without a thread, the rank would look silent.
 
     def _run(self) -> None:
         thread_signals.leave_to_the_script()
+        words = self._words
+        words[page_layout.WORD_WATCH] = page_layout.WATCH_ON
+        try:
+            self._tick()
+        finally:
+            words[page_layout.WORD_WATCH] = page_layout.WATCH_OFF  # Without ticks, the rank would look silent.
+
+    def _tick(self) -> None:
         words = self._words
         while not self._never.acquire(timeout=self._interval_s):
             now_ns = time.monotonic_ns()
@@ -106,11 +113,18 @@ class _Ticker:
         """Returns whether the innermost call is such a wait: what a signal handler does on top of one is not."""
         frame = sys._current_frames().get(self._main_thread)  # pyright: ignore[reportPrivateUsage]
         if frame is not None and _module(frame) == "threading":
-            # Without another thread, be it one of C++, nobody is left to end the wait.
-            return frame.f_code.co_name in _WAITING_FOR_THREADS and len(os.listdir("/proc/self/task")) > OWN_THREADS
+            return frame.f_code.co_name in _WAITING_FOR_THREADS and _may_have_others()
         while frame is not None and _module(frame) == "selectors":
             frame = frame.f_back
         return frame is not None and _module(frame).startswith(_WAITING_MODULES)
+
+
+def _may_have_others() -> bool:
+    """Returns whether there may be another thread, be it one of C++: without one, nobody is left to end a wait."""
+    try:
+        return len(os.listdir("/proc/self/task")) > OWN_THREADS
+    except OSError:  # no descriptor or memory is left, or there is no /proc
+        return True
 
 
 def _module(frame: FrameType) -> str:

@@ -27,6 +27,8 @@ NATIVE_THREAD = (
 )
 WAITS = {
     "event of a thread of C++": NATIVE_THREAD + "threading.Event().wait()",
+    "event without a descriptor": BESIDE_A_THREAD + "import resource\nlimit = resource.RLIMIT_NOFILE\n"
+    "resource.setrlimit(limit, (0, resource.getrlimit(limit)[1]))\nthreading.Event().wait()",
     "child": "import subprocess\nsubprocess.run(['sleep', '60'])",
     "process": "import multiprocessing, time\np = multiprocessing.get_context('fork').Process(target=time.sleep, "
     "args=(60,))\np.start()\np.join()",
@@ -108,6 +110,14 @@ def test_a_worker_without_a_thread_for_the_ticks_runs_and_is_not_watched(
     monkeypatch.setattr(_thread, "start_new_thread", refuse)
     AutoHeartbeat(settings).begin(1)
     assert words(watch_fd, 1)[page_layout.WORD_WATCH] != page_layout.WATCH_ON
+
+
+def test_a_worker_whose_ticks_have_ended_is_watched_no_more(script: Script, watch_fd: int) -> None:
+    breaks = "import time\ntime.sleep(0.5)\ntime.monotonic_ns = None\ntime.sleep(60)"
+    with rig(script(breaks), watch_fd) as breaking:
+        breaking.spawn(worker(1))
+        for watch in (page_layout.WATCH_ON, page_layout.WATCH_OFF):
+            until(lambda watch=watch: words(watch_fd, 1)[page_layout.WORD_WATCH] == watch, what="the watch word")
 
 
 def test_the_longest_silence_that_is_over_is_reported_with_the_end(script: Script, watch_fd: int) -> None:
