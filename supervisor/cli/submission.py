@@ -178,7 +178,8 @@ class Submission:
         while True:
             is_stopped = self._stop_asked.is_set()
             try:
-                report = self._job(by_s)  # answered once the jobs of the supervisor before it are taken over
+                # Answered once the jobs of the supervisor before it are taken over. The last answer has its time, too.
+                report = self._job(max(by_s, Clock().now_s() + STOPPED_ANSWERS_WITHIN_S))
                 if report is None or not self._is_ours(report):
                     return False
                 if self._has_run(report):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
@@ -150,7 +149,6 @@ def test_a_job_that_the_next_supervisor_has_is_left_with_it():
 
 
 STARTED = RecordedEvent("j", 2, 2, "worker_started", "r")
-LOST = "its supervisor (pid 0) has ended without recording a verdict; processes of the job are left"
 CANT_READ = ExhaustedError("cannot read the history: /state hangs")
 
 
@@ -427,35 +425,3 @@ def test_a_silent_supervisor_that_is_replaced_leaves_the_job_to_the_next_one():
     job, _ = submission_to(client)
     assert job.submit() == "j"
     assert client.submitted == 2
-
-
-@pytest.mark.parametrize("answers", [[None, None], [GONE, TAKEN, None]])
-def test_what_is_left_of_a_job_that_the_journal_alone_knows_is_waited_for(answers: list[HoldfastError | None]):
-    client = Client(*answers)
-    job, _ = submission_to(client)
-    if answers[0] is None:
-        job.submit()
-    left = replace(ours(), state=JobState.STOPPING, reason=LOST)
-    client.live = [left, left, left, replace(left, state=JobState.FAILED, exit_code=1)]
-    client.on_call = lambda: client.live.pop(0) if len(client.live) > 1 else None
-    assert job.submit_again(None) if answers[0] is None else job.submit() == "j"
-    assert client.submitted == len(answers)
-
-
-def test_a_stop_while_something_is_left_of_a_job_that_the_journal_alone_knows_starts_nothing_elsewhere():
-    client = Client(GONE)
-    job, _ = submission_to(client)
-    client.live = [replace(ours(), state=JobState.STOPPING, reason=LOST)]
-    stop = Signal(job, client)
-    with pytest.raises(UnknownStartError, match="knows it from the journal alone"):
-        job.submit()
-    stop.join()
-
-
-def test_a_supervisor_that_returns_late_a_second_time_has_time_to_answer(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(submission, "FREE_WITHIN_S", 0.05)
-    monkeypatch.setattr(submission, "STOPPED_ANSWERS_WITHIN_S", 0.05)
-    client = Client(GONE)
-    job, _ = submission_to(client)
-    client.live, client.unanswered, client.on_call = [ours()], [GONE], lambda: time.sleep(0.1)
-    assert (job.submit(), client.submitted) == ("j", 1)
