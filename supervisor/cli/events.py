@@ -8,6 +8,8 @@ from argparse import ArgumentParser, Namespace
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 
+import msgspec
+
 from supervisor.cli import output
 from supervisor.cli.argument_values import moment, positive, rank_number
 from supervisor.cli.command_json import events_document
@@ -127,40 +129,47 @@ def events_of(
 ) -> Iterator[RecordedEvent]:
     """Reads from the supervisor, or from the journal if there is none or if it ends during the call.
 
-    The journal is this user's own: it has nothing of another user's job. `within_s`: see ControlClient.watch. `seen`
-    has the events that are not wanted again.
+    Yields none of another run of the job's id: a supervisor tells those of the newest one. The journal is this user's
+    own: it has nothing of another user's job. `within_s`: see ControlClient.watch. `seen` has the events that are not
+    wanted again.
     """
-    job_id, supervisor = found.report.job_id, found.supervisor
+    report, supervisor, seen = found.report, found.supervisor, seen or SeenEvents()
     if supervisor is None:
-        seen = seen or SeenEvents()
         seen.next_source()
-        yield from filter(seen.is_new, _recorded(job_id, supervisors) if found.is_own else ())
+        yield from filter(seen.is_new, _recorded(report, supervisors) if found.is_own else ())
         return
 
     def from_journal(error: NoSupervisorError) -> Iterator[RecordedEvent]:
-        if not found.is_own or not (supervisor.is_private or _is_recorded(job_id, supervisors)):
+        if not found.is_own or not (supervisor.is_private or _is_recorded(report.job_id, supervisors)):
             raise error
         say(f"{error}; what follows is from the journal")
         if supervisor.is_private:
             supervisor.await_end()
-        yield from _recorded(job_id, supervisors)
+        yield from _recorded(report, supervisors)
 
-    watched = SteadyClient(supervisor.client, job_id, say=say, is_own=found.is_own).watch(
+    watched = SteadyClient(supervisor.client, report.job_id, say=say, is_own=found.is_own).watch(
         on_note=say, follow=follow and found.is_live, within_s=within_s,
         comes_back=found.is_live and not supervisor.is_private, seen=seen, then=from_journal,
     )  # fmt: skip
-    yield from (each for each in watched if isinstance(each, RecordedEvent))
+    for told in watched:
+        if isinstance(told, RecordedEvent):
+            yield told
+        elif told.submitted_at_ns != report.submitted_at_ns:
+            yield from events_of(msgspec.structs.replace(found, supervisor=None), supervisors, follow=False, seen=seen)
+            return
 
 
-def _recorded(job_id: str, supervisors: Supervisors) -> Iterator[RecordedEvent]:
+def _recorded(run: JobReport, supervisors: Supervisors) -> Iterator[RecordedEvent]:
     last = 0
-    while page := _page(job_id, supervisors, last):
+    while page := _page(run, supervisors, last):
         yield from page
         last = page[-1].sequence
 
 
-def _page(job_id: str, supervisors: Supervisors, last: int) -> list[RecordedEvent]:
-    return supervisors.history.read(lambda reader: reader.events(job_id, after_sequence=last, limit=PAGE_EVENTS))
+def _page(run: JobReport, supervisors: Supervisors, last: int) -> list[RecordedEvent]:
+    return supervisors.history.read(
+        lambda reader: reader.events(run.job_id, run.submitted_at_ns, after_sequence=last, limit=PAGE_EVENTS)
+    )
 
 
 def _is_recorded(job_id: str, supervisors: Supervisors) -> bool:

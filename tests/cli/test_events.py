@@ -32,10 +32,11 @@ class Client:
 
     def __init__(self, *answers: Sequence[RecordedEvent | HoldfastError]) -> None:
         self.answers = list(answers)
+        self.run = 1
 
     def watch(self, job_id: str, *, after_sequence: int, **_: object) -> Iterator[JobReport | RecordedEvent]:
         assert (job_id, after_sequence) == (JOB, 0)
-        yield JobReport(JOB, JobState.RUNNING, 1)
+        yield JobReport(JOB, JobState.RUNNING, self.run)
         for each in self.answers.pop(0):
             if isinstance(each, HoldfastError):
                 raise each
@@ -68,7 +69,8 @@ class Found:
     def read(self, ask: Callable[[Any], Any]) -> Any:  # noqa: ANN401 - whatever is asked for
         return ask(self)
 
-    def events(self, job_id: str, *, after_sequence: int, limit: int) -> list[RecordedEvent]:
+    def events(self, job_id: str, submitted_at_ns: int, *, after_sequence: int, limit: int) -> list[RecordedEvent]:
+        assert (job_id, submitted_at_ns) == (JOB, 1)
         return [each for each in self._recorded() if each.sequence > after_sequence][:limit]
 
 
@@ -114,3 +116,11 @@ def test_the_journal_is_read_once_the_private_supervisor_has_ended(
     ends.start()
     assert shown(found, monkeypatch, capsys, "-f") == ["first", "last"]
     ends.join()
+
+
+def test_a_run_that_has_ended_has_no_events_of_a_later_one_of_its_id(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = Client([event(1, "later")])
+    client.run = 2
+    assert shown(Found(client, recorded=lambda: [event(1, "own")]), monkeypatch, capsys) == ["own"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Iterator
-from typing import Self, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self, cast
 
 import pytest
 
@@ -20,12 +20,16 @@ JOB = "train"
 
 
 class Found:
-    """A machine with one job, which is also the client of its supervisor."""
+    """A machine with one job, which is also the client of its supervisor, the journal and its reader."""
 
     def __init__(self) -> None:
         self.kinds: list[str] = []  # of the events, in the order of the leader's numbers
         self.told = 0
         self.answering = [self]
+        self.history = self
+        self.run = 1
+        self.listed = 1  # the run that lists show as live
+        self.recorded: dict[int, str] = {}  # kinds of events, by ended run
 
     def __call__(self, *_: object, **__: object) -> Self:
         return self
@@ -38,16 +42,29 @@ class Found:
 
     def jobs(self, *, include_ended: bool) -> list[FoundJob]:
         answering = Answering(cast("ControlClient", self), is_private=False, uid=os.geteuid())
-        return [FoundJob(JobReport(JOB, JobState.RUNNING, 1), answering)]
+        reports = [JobReport(JOB, JobState.RUNNING, self.listed)]
+        if include_ended:
+            reports += [JobReport(JOB, JobState.FAILED, run, ended_at_ns=run) for run in self.recorded]
+        return [FoundJob(report, answering) for report in reports]
 
     def tell_refusals(self) -> None:
         pass
 
-    def watch(self, job_id: str, *, after_sequence: int, within_s: float | None) -> Iterator[JobReport | RecordedEvent]:
-        yield JobReport(JOB, JobState.RUNNING, 1)
-        for number, kind in enumerate(self.kinds[after_sequence:], after_sequence + 1):
+    def watch(self, job_id: str, *, after_sequence: int, **_: object) -> Iterator[JobReport | RecordedEvent]:
+        yield JobReport(JOB, JobState.RUNNING, self.run)
+        for event in _events(self.kinds, after_sequence):
             self.told += 1
-            yield RecordedEvent(JOB, number, ord(kind), kind, "because")
+            yield event
+
+    def read(self, ask: Callable[[Any], Any]) -> Any:  # noqa: ANN401 - whatever is asked for
+        return ask(self)
+
+    def events(self, job_id: str, submitted_at_ns: int, *, after_sequence: int, limit: int) -> list[RecordedEvent]:
+        return _events(self.recorded[submitted_at_ns], after_sequence)[:limit]
+
+
+def _events(kinds: Sequence[str], after: int) -> list[RecordedEvent]:
+    return [RecordedEvent(JOB, number, ord(kind), kind, "because") for number, kind in enumerate(kinds, 1)][after:]
 
 
 def test_the_events_of_the_next_leader_are_shown_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +74,7 @@ def test_the_events_of_the_next_leader_are_shown_each_once(monkeypatch: pytest.M
 
     def kinds(now: str) -> str:
         found.kinds = list(now)
-        return "".join(each.kind for each in lookout.look().events)
+        return "".join(each.kind for _, each in lookout.look().events)
 
     assert kinds("abde") == "abde"
     assert kinds("abdef") == "abdef"
@@ -67,3 +84,24 @@ def test_the_events_of_the_next_leader_are_shown_each_once(monkeypatch: pytest.M
     assert kinds("cabdefg") == "abcdefg"
     assert kinds("abd") == "abcdefg"  # The leader is silent, and this node tells only its own.
     assert kinds("cabdefgh") == "abcdefgh"
+
+
+def test_a_run_that_another_one_of_its_name_replaces_has_each_event_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Found()
+    monkeypatch.setattr(job_polling, "Supervisors", found)
+    lookout = Lookout(Namespace())
+
+    def kinds() -> dict[int, str]:
+        told: dict[int, str] = {}
+        for (_, _, run), event in lookout.look().events:
+            told[run] = told.get(run, "") + event.kind
+        return told
+
+    found.kinds = list("ab")
+    assert kinds() == {1: "ab"}
+    found.run, found.kinds, found.recorded = 2, list("de"), {1: "abc"}
+    assert kinds() == {1: "ab"}, "it was replaced between the list and the question"
+    found.listed = 2
+    assert kinds() == {1: "abc", 2: "de"}
+    found.kinds = list("def")
+    assert kinds() == {1: "abc", 2: "def"}

@@ -132,6 +132,17 @@ def test_an_earlier_run_of_a_job_that_runs_again_is_told_apart_in_any_order() ->
     assert len({row.key for row in shown}) == 3, "the table takes each key once"
 
 
+def test_the_events_of_an_earlier_run_are_not_shown_with_those_of_the_live_one() -> None:
+    live = FoundJob(running("nightly", submitted_at_ns=5), Answering(cast("Any", None), is_private=False, uid=0), 0)
+    earlier = FoundJob(replace(running("nightly", submitted_at_ns=10), state=JobState.FAILED, ended_at_ns=12), None, 0)
+    of_each = [RecordedEvent(live.name, 1, at_ns, "worker_failed", "because") for at_ns in (11, 10**12)]
+    events = tuple(zip((earlier.run, live.run), of_each, strict=True))
+    ranks, look = RanksOfJob(live.name), Look(NOW_NS, (earlier, live), 1, events=events)
+    assert "running" in ranks.title(look), "though the clock was set back meanwhile"
+    assert ranks.events(look) == [rows.event_line(of_each[1], with_job=False)]
+    assert AllJobs().events(look) == [rows.event_line(each, with_job=True) for each in of_each]
+
+
 def test_ranks_are_sorted_as_asked_and_the_odd_ones_come_first() -> None:
     job = running(ranks=3)
     job = replace(job, ranks=(job.ranks[0], replace(job.ranks[1], heartbeat_age_s=44.0, node="a"),

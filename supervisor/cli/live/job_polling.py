@@ -36,7 +36,7 @@ class Look(msgspec.Struct, frozen=True):
     jobs: tuple[FoundJob, ...] = ()
     supervisors: int = 0
     messages: tuple[str, ...] = ()
-    events: tuple[RecordedEvent, ...] = ()  # of all live jobs, oldest first
+    events: tuple[tuple[Run, RecordedEvent], ...] = ()  # of all live jobs, oldest first
     ended: frozenset[Run] = frozenset()  # those of the jobs that have ended while the view was open
     checkpoints: str = ""  # what those of the opened job cost, and which interval would be best; "": unknown
 
@@ -82,7 +82,8 @@ class Lookout:
                 asked = len(supervisors.answering)
         except HoldfastError as error:
             return Look(self._clock.unix_ns(), messages=(*messages, str(error)))
-        events = sorted((each for kept in self._events.values() for each in kept), key=lambda each: each.at_ns)
+        events = [(run, each) for run, kept in self._events.items() for each in kept]
+        events.sort(key=lambda each: each[1].at_ns)
         return Look(
             self._clock.unix_ns(),
             tuple(jobs),
@@ -179,11 +180,16 @@ def _newer(
     """Yields the events after the last known one. It is read again: if another one has its number, all events are new.
 
     The next leader numbers the events itself, and so does this node while no leader answers.
+
+    Yields none if another run of the job's id has just begun: the next look finds that one.
     """
 
     def read(after_sequence: int) -> Iterator[RecordedEvent]:
-        told = client.watch(job.report.job_id, after_sequence=after_sequence, within_s=within_s)
-        return (each for each in told if isinstance(each, RecordedEvent))
+        for told in client.watch(job.report.job_id, after_sequence=after_sequence, within_s=within_s):
+            if isinstance(told, RecordedEvent):
+                yield told
+            elif told.submitted_at_ns != job.report.submitted_at_ns:
+                return
 
     if last is not None:
         newer = read(last.sequence - 1)

@@ -53,17 +53,16 @@ class AllJobs:
 
         Of the others, only those are shown that have ended while the view was open.
         """
-        by_weight = sorted(look.jobs, key=lambda job: (job.is_live, job.report.submitted_at_ns))
-        meant = {job.name: job.run for job in by_weight}
+        meant = _meant(look)
         key = rows.JOB_ORDERS[order].key
         return [
-            rows.job_row(job, look.at_ns, is_earlier=job.run != meant[job.name])
+            rows.job_row(job, look.at_ns, is_earlier=job.run != meant[job.name].run)
             for job in sorted(look.jobs, key=lambda job: key(job.report))
-            if job.run == meant[job.name] or job.run in look.ended
+            if job.run == meant[job.name].run or job.run in look.ended
         ]
 
     def events(self, look: Look) -> list[str]:
-        return [rows.event_line(event, with_job=True) for event in look.events]
+        return [rows.event_line(event, with_job=True) for _, event in look.events]
 
     def checkpoints(self, look: Look) -> str:
         del look
@@ -93,7 +92,8 @@ class RanksOfJob:
         return [rows.rank_row(rank, look.at_ns) for rank in ranks]
 
     def events(self, look: Look) -> list[str]:
-        return [rows.event_line(event, with_job=False) for event in look.events if event.job_id == self.job_id]
+        job = self._job(look)
+        return [rows.event_line(event, with_job=False) for run, event in look.events if job and run == job.run]
 
     def checkpoints(self, look: Look) -> str:
         return look.checkpoints
@@ -110,4 +110,10 @@ class RanksOfJob:
         return job.report if job else None
 
     def _job(self, look: Look) -> FoundJob | None:
-        return next((job for job in look.jobs if job.name == self.job_id), None)
+        return _meant(look).get(self.job_id)
+
+
+def _meant(look: Look) -> dict[str, FoundJob]:
+    """Returns the run that each name means: a live one, or else the newest."""
+    by_weight = sorted(look.jobs, key=lambda job: (job.is_live, job.report.submitted_at_ns))
+    return {job.name: job for job in by_weight}
