@@ -290,7 +290,7 @@ class ControlService:
             return {name: log_merge.as_pieces(source) for name, source in found.items()}
 
         log_dirs = {node.name: node.log_dir for node in report.nodes}
-        whole = sources(0) if choice.tail_lines and follow else {}  # Nothing is read of it unless it is needed.
+        whole = sources(0) if choice.tail_lines else {}  # Nothing is read of it unless it is needed.
         return {
             name: log_merge.NodeOutput(log_dirs.get(name, ""), pieces, whole.get(name))
             for name, pieces in sources(choice.tail_lines).items()

@@ -50,7 +50,7 @@ async def merge_in_order(own: Pieces, find: Find, send: Send, miss: Callable[[st
     `find` returns the output of the job's other nodes. Calls `miss` for a node that does not answer; the others
     continue.
     """
-    sources = {"": own} | {name: _to_its_end(name, output.pieces, find) for name, output in find().items()}
+    sources = {"": own} | {name: _to_its_end(name, output, find) for name, output in find().items()}
     heads: dict[str, LogPiece] = {}
 
     async def advance(name: str) -> None:
@@ -69,29 +69,47 @@ async def merge_in_order(own: Pieces, find: Find, send: Send, miss: Callable[[st
             for name in sources:
                 tasks.start_soon(advance, name)
         while heads:
-            name = min(heads, key=lambda each: (heads[each].cycle, heads[each].rank, heads[each].is_stderr))
+            name = min(heads, key=lambda each: _place(heads[each]))
             await send(heads[name])
             await advance(name)
 
 
-async def _to_its_end(name: str, pieces: Pieces, find: Find) -> Pieces:
+async def _to_its_end(name: str, output: NodeOutput, find: Find) -> Pieces:
     """Yields the pieces of a node, each byte once, although it closes a reader that waits long for its turn."""
-    shown, is_whole = ShownOutput(), False
+    shown, pieces, is_whole = ShownOutput(), output.pieces, False
     while not is_whole:
-        has_more = False
+        last: LogPiece | None = None
         try:
             async with contextlib.aclosing(pieces):
                 async for piece in pieces:
                     if (new := shown.new(piece)) is not None:
-                        has_more = True
+                        last = piece
                         yield new
             is_whole = True
         except NotFoundError:
-            again = find().get(name) if has_more else None
-            if again is None:
+            again = find().get(name)
+            if last is None or again is None:
                 raise
-            pieces = again.pieces
+            pieces = again.pieces if again.whole is None else _rest(last, again.whole, again.pieces)
             shown.comes_again()
+
+
+async def _rest(last: LogPiece, whole: Pieces, tails: Pieces) -> Pieces:
+    """Yields the stream of the last piece from its beginning, then the last lines of the streams after it."""
+    async with contextlib.aclosing(whole):
+        async for piece in whole:
+            if _place(piece) > _place(last):
+                break
+            if _place(piece) == _place(last):
+                yield piece
+    async with contextlib.aclosing(tails):
+        async for piece in tails:
+            if _place(piece) > _place(last):
+                yield piece
+
+
+def _place(piece: LogPiece) -> tuple[int, int, bool]:
+    return piece.cycle, piece.rank, piece.is_stderr
 
 
 # --- output of a live job --------------------------------------------------------------------------------------------
@@ -105,12 +123,18 @@ class _Node:
         self.is_silent = False  # since it was asked last, too
         self.is_noted = False
         self.ended_in: str | None = None  # the folder whose output was sent to its end
+        self.unread: NodeOutput | None = None  # found by a look that was not to read it
         self._looks_left = 0  # until it is read again
         self._looks_apart = 1
         self._cycle = -1
         self._shown = ShownOutput()  # of that cycle
         self._reading = anyio.CancelScope()
         self._until_s = math.inf
+
+    @property
+    def is_put_off(self) -> bool:
+        """Returns whether it could not read its files, and waits for a later look."""
+        return not self.is_read and self._looks_left > 0
 
     def is_due(self, log_dir: str) -> bool:
         """Returns whether this look is to read what it has in that folder."""
@@ -209,21 +233,30 @@ async def follow(own: Pieces, look: Look | None, send: Send, note: Note, *, ende
     """Sends pieces as they come, each byte once, until the job has `ended` and each source, too.
 
     `look` returns the output of the job's other nodes now; None: they are not asked for. `note` gets what is missing,
-    at once. A node that does not answer is asked again, until the job has ended; then no node is waited for long.
+    at once. A node that does not answer is asked again, until the job has ended; then no node is waited for long. One
+    that could not read its files is asked once more then: it may have the last words of a rank that has failed.
     """
     outlet = _Outlet(send, note, ended)
     nodes: dict[str, _Node] = {}
     async with anyio.create_task_group() as tasks:
+
+        def read(name: str, node: _Node, output: NodeOutput) -> None:
+            tasks.start_soon(outlet.carry_node, name, node, node.begin(output), output.log_dir)
+
         tasks.start_soon(outlet.carry_own, own)
         while look is not None and not ended.is_set():
             for name, output in (await look()).items():
                 node = nodes.setdefault(name, _Node())
                 if node.is_due(output.log_dir):
-                    tasks.start_soon(outlet.carry_node, name, node, node.begin(output), output.log_dir)
+                    read(name, node, output)
+                else:
+                    node.unread = output
             with anyio.move_on_after(LOOK_S):
                 await ended.wait()
-        for node in nodes.values():
-            node.end_by(anyio.current_time() + (0.0 if node.is_silent else LAST_OUTPUT_S))
+        for name, node in nodes.items():
+            node.end_by(anyio.current_time() + (0.0 if node.is_silent and not node.is_put_off else LAST_OUTPUT_S))
+            if node.is_put_off and node.unread is not None:  # No look finds the nodes of a job that has ended.
+                read(name, node, node.unread)
 
 
 def _missing(node: str, error: HoldfastError) -> str:

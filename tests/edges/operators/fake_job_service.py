@@ -72,6 +72,7 @@ class FakeJobService:
         self.leader_fails: HoldfastError | None = None  # after these events
         self.output_elsewhere: dict[str, list[LogBytes]] = {}  # by node; none: it does not answer
         self.silent_nodes: set[str] = set()  # These do not answer any more after their output so far.
+        self.output_later: dict[str, list[LogBytes]] = {}  # of a node that closes its first reader
         self.other_nodes: list[NodeReport] = []
         self._sequence = dict.fromkeys(self.reports, 0)
         self.looks = 0
@@ -133,6 +134,9 @@ class FakeJobService:
                 yield piece
         if not output or name in self.silent_nodes:
             raise NoAnswerError(f"cannot ask node {name}: no answer within 5 s")
+        if name in self.output_later:
+            self.output_elsewhere[name] = self.output_later.pop(name)
+            raise NotFoundError("cannot show more output: its reader was closed; ask again from the start")
 
     async def lead_rendezvous(self, rendezvous: RendezvousRequest) -> bool:
         self.calls.append(("lead", rendezvous))

@@ -321,6 +321,16 @@ async def test_the_last_lines_of_a_node_go_on_where_they_were_though_it_did_not_
         assert b"".join(seen) == b"2\n3\n4\n5\n6\n7\n"
 
 
+async def test_the_last_lines_of_a_node_that_has_closed_its_reader_go_on_where_they_were(tmp_path: Path) -> None:
+    printed = [LogBytes(2, 0, False, b"%d\n" % number, 7, 2 * number) for number in range(8)]
+    async with asked(tmp_path, on_two_nodes(tmp_path / "logs")) as (job_service, client, _):
+        job_service.output_elsewhere, job_service.output_later = {"n1": printed[:4]}, {"n1": printed}
+        notes: list[str] = []
+        pieces = await to_thread.run_sync(lambda: list(client.logs(JOB, LogChoice(tail_lines=2), on_note=notes.append)))
+        assert b"".join(piece.data for piece in pieces) == b"2\n3\n4\n5\n6\n7\n"
+        assert notes == []
+
+
 async def test_a_node_that_joins_a_job_is_followed_from_then_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

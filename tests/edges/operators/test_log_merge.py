@@ -124,9 +124,26 @@ async def test_a_node_that_can_not_read_its_files_is_read_less_and_less_often_un
 
     job = Followed(*({"b": ("/b", fails(look))} for look in range(1, 40)))
     await job.to_its_end()
-    assert read == [1, 2, 4, 8, 9, 11, 15, 23, 35]
+    assert read == [1, 2, 4, 8, 9, 11, 15, 23, 35, 39], "the last time as the job ends"
     note = f"the output of node b is not complete: {error}; the node is asked again at least every 0.012 s"
     assert (job.seen, job.notes) == (["0.0", "new", "new"], [note, note])
+
+
+async def test_the_last_words_of_a_node_that_could_not_read_its_files_come_and_are_not_waited_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(log_merge, "LAST_OUTPUT_S", 0.05)
+
+    async def can_read_again() -> AsyncGenerator[LogBytes]:
+        yield LogBytes(1, 0, False, b"the crash", 7)
+        await anyio.sleep_forever()
+
+    error = ExhaustedError("cannot show output: Input/output error")
+    failing = [{"b": ("/b", source([], error=error))} for _ in range(2)]
+    job = Followed(*failing, {"b": ("/b", can_read_again())})
+    with anyio.fail_after(10):
+        await job.to_its_end()
+    assert job.seen == ["0.0", "the crash"]
 
 
 async def test_a_node_whose_run_has_ended_is_read_again_in_its_next_run_only():

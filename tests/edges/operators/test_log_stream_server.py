@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from holdfast_wire.run_mark import run_time
 
 from supervisor.edges.operators import log_follower, log_reader_limit, log_stream_server, shared_log_reader
 from supervisor.edges.operators.log_follower import LogPiece
-from supervisor.edges.operators.log_merge import NodeOutput, as_pieces, merge_in_order
+from supervisor.edges.operators.log_merge import NodeOutput, Pieces, as_pieces, merge_in_order
 from supervisor.edges.operators.log_stream_server import LogStreamServer
 from supervisor.errors import ExhaustedError, NotFoundError
 from supervisor.ports.questions import Answer, CloseLogs, Logs, ReadLogs
@@ -160,11 +160,11 @@ async def test_a_long_search_in_a_shared_file_is_no_disk_that_does_not_answer(
         assert [piece.output async for piece in pieces] == [b"own\n"]
 
 
-async def test_all_output_comes_of_a_node_that_waits_long_for_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The reader looks at the first node's output, as in a pager, for longer than an unused reader stays open."""
+async def read_late(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *, tail_lines: int = 0, meanwhile: Callable[[], object] = int
+) -> bytes:
+    """Returns what a reader gets of a node after looking at the first one's output, as in a pager, for too long."""
     monkeypatch.setattr(log_stream_server, "IDLE_S", 0.05)
-    text = "".join(f"line {number}\n" for number in range(100_000)).encode()
-    put(tmp_path, 0, 1, text.decode())
     output, missing = bytearray(), list[str]()
 
     async def own() -> AsyncGenerator[LogPiece]:
@@ -173,16 +173,45 @@ async def test_all_output_comes_of_a_node_that_waits_long_for_its_turn(tmp_path:
     async def send(piece: LogPiece) -> None:
         if piece.data == b"own":
             await anyio.sleep(0.5)
+            meanwhile()
         else:
             output.extend(piece.data)
 
-    async with readers(tmp_path) as (found, part):
+    async with readers(folder) as (found, part):
         asker: Any = Asker(found, part)
 
+        def pieces(last: int) -> Pieces:
+            return as_pieces(
+                remote_logs.pieces(asker, part.job_id, "a", rank=None, cycle=None, tail_lines=last, follow=False)
+            )
+
         def find() -> dict[str, NodeOutput]:
-            pieces = remote_logs.pieces(asker, part.job_id, "a", rank=None, cycle=None, tail_lines=0, follow=False)
-            return {"a": NodeOutput(part.log_dir, as_pieces(pieces))}
+            return {"a": NodeOutput(part.log_dir, pieces(tail_lines), pieces(0) if tail_lines else None)}
 
         await merge_in_order(own(), find, send, missing.append)
     assert missing == []
-    assert output == text
+    return bytes(output)
+
+
+def lines(begin: int, end: int) -> str:
+    return "".join(f"line {number}\n" for number in range(begin, end))
+
+
+async def test_all_output_comes_of_a_node_that_waits_long_for_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    put(tmp_path, 0, 1, lines(0, 100_000))
+    assert await read_late(monkeypatch, tmp_path) == lines(0, 100_000).encode()
+
+
+async def test_the_last_lines_of_a_node_that_waits_long_for_its_turn_have_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(log_stream_server, "ANSWER_BYTES", 1)
+
+    def print_lines(begin: int, end: int) -> None:
+        for rank in (1, 2):
+            put(tmp_path, 1, rank, lines(begin, end))
+
+    put(tmp_path, 0, 1, "of an earlier cycle\n")
+    print_lines(0, 10)
+    output = await read_late(monkeypatch, tmp_path, tail_lines=3, meanwhile=lambda: print_lines(10, 110))
+    assert output.decode() == lines(7, 110) + lines(107, 110), "of rank 2, nothing was shown yet"
