@@ -36,7 +36,8 @@ def read(report: JobReport, choice: LogChoice, *, on_note: Callable[[str], None]
     if found and missing and choice.rank is None:
         on_note(f"the output of the ranks on {_places(missing)} is not shown; {there}")
     elif found and away and not _has_all_cycles(report, folders, choice):
-        on_note(f"rank {choice.rank} may have printed more on {_places(missing or away)}; {there}")
+        homes = missing or away if choice.tail_lines else away  # In other cycles, it may have run on any node.
+        on_note(f"rank {choice.rank} may have printed more on {_places(homes)}; {there}")
     elif not found and missing:
         what = "the output" if choice.rank is None else f"the output of rank {choice.rank}"
         raise NotFoundError(f"cannot show {what} of job {report.job_id}: it lies on {_places(missing)}; {there}")

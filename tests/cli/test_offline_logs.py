@@ -73,6 +73,18 @@ def test_where_the_cycles_of_a_rank_may_lie_that_are_not_seen_here_is_said(tmp_p
     assert read(report, LogChoice(rank=1)) == (b"here\n", [more[0].replace("rank 0", "rank 1")])
 
 
+def test_each_node_is_named_on_which_a_rank_may_have_run_in_an_earlier_cycle(tmp_path: Path) -> None:
+    report = ended(tmp_path, seen=("n0",))
+    report = replace(report, nodes=(*report.nodes, JobNodeReport("n2", "stopped", log_dir=str(tmp_path / "n2"))))
+    folder = tmp_path / "n0" / "cycle_2" / "rank_1"
+    folder.mkdir()
+    (folder / "stdout.log").write_text("here\n")
+    first, second = (f"n{number} (in {tmp_path}/n{number})" for number in (1, 2))
+    more = f"rank 1 may have printed more on {first}, {second}; run holdfast logs train-7f3a there"
+    assert read(report, LogChoice(rank=1)) == (b"here\n", [more])
+    assert read(report, LogChoice(rank=1, tail_lines=5)) == (b"here\n", [])
+
+
 def test_what_nobody_has_is_said_as_on_one_node(tmp_path: Path) -> None:
     report = ended(tmp_path, seen=("n0", "n1"))
     with pytest.raises(NotFoundError, match="holds nothing of cycle 1 of rank 0; the workers have not started yet, or"):
