@@ -63,6 +63,8 @@ class Copy:
                 (self._tree / file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / file, self._tree / file, follow_symlinks=False)
         self._python = _environment(folder / "env", self._tree)
+        # With PYTHONPATH, what a test starts would have the sources that are whole.
+        self._variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
     def without(self, rule: Rule) -> dict[str, str]:
         """Returns what has become of each test of the rule while the rule was taken away."""
@@ -85,8 +87,9 @@ class Copy:
         command += [f"--basetemp={self._temporary}", *sorted(tests)]
         try:
             ran = subprocess.run(
-                command, cwd=self._tree, check=False, capture_output=True, errors="replace", timeout=_RUN_S_MAX
-            )
+                command, cwd=self._tree, env=self._variables, check=False, capture_output=True, errors="replace",
+                timeout=_RUN_S_MAX,
+            )  # fmt: skip
         except subprocess.TimeoutExpired:
             return dict.fromkeys(tests, "did not end in time")
         finally:

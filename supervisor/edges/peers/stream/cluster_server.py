@@ -6,6 +6,7 @@ lost (core/election/node_loss_detection.py), it is lost permanently; a later pro
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import socket
@@ -99,12 +100,13 @@ class ClusterServer:
         self._term = term or kept.term or hello_exchange.TERM_BEFORE
         self._may_answer = may_answer
         self._on_confirmed = on_confirmed
+        self._loop = asyncio.get_running_loop()  # asked for each of 10,000 nodes: anyio's own question costs far more
         self._nodes: dict[str, KnownNode] = {}
         self._tried_at_s: dict[str, float] = {}  # when each node last came, welcome or not
         self._kept = kept.nodes  # nodes that were connected to the previous supervisor
         self._gone = dict.fromkeys(kept.gone)  # abandoned incarnations, oldest first
         self._changed: dict[str, None] = {}  # nodes whose conversation is not as it was kept last
-        self._links = node_loss_detection.initial_state(now_s=anyio.current_time())
+        self._links = node_loss_detection.initial_state(now_s=self._loop.time())
         self._waits_until_s = 0.0
         self._is_due_earlier = anyio.Event()
         self._encoded: tuple[Order | None, bytes] = (None, b"")  # the last order: many nodes may get the same
@@ -126,7 +128,7 @@ class ClusterServer:
         self, listeners: Sequence[socket.socket], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
         """Serves until cancelled; then closes the listeners and all connections."""
-        self._links = node_loss_detection.initial_state(now_s=anyio.current_time())
+        self._links = node_loss_detection.initial_state(now_s=self._loop.time())
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._acceptor.run, listeners)
@@ -231,7 +233,7 @@ class ClusterServer:
             hello_exchange.refuse(line, str(error))
             _log.warning("a node may not join job %s: %s", self._job_id, error)
             raise
-        self._tried_at_s[hello.node] = anyio.current_time()
+        self._tried_at_s[hello.node] = self._loop.time()
         if self._may_answer is not None and not self._may_answer():
             raise SessionError("this leader does not know whether it still leads; the node tries again")
         hello_exchange.welcome(line, hello, term=self._term, preamble_key=self._preamble_key)
@@ -263,7 +265,7 @@ class ClusterServer:
         known.conversation.hold(line, on_end=partial(self._miss, hello.node, known))
         if is_direct and self._relays is not None:
             self._relays.entered()
-            if self._relays.is_needed(hello.node, anyio.current_time()):
+            if self._relays.is_needed(hello.node, self._loop.time()):
                 self.send_frame(hello.node, ServeRelay())
 
     def _know(self, name: str, incarnation: str, session: SessionState) -> KnownNode:
@@ -283,7 +285,7 @@ class ClusterServer:
         node.is_direct = is_direct
 
     def _choose_relay(self) -> Place | None:
-        relay = self._relays.choose(anyio.current_time()) if self._relays is not None else None
+        relay = self._relays.choose(self._loop.time()) if self._relays is not None else None
         return (relay.host, relay.port) if relay is not None else None
 
     def _begin_downstream(self, line: Line, hello: Hello) -> None:
@@ -373,7 +375,7 @@ class ClusterServer:
                 self._decide(node_loss_detection.DeadlineReached())
 
     def _decide(self, event: node_loss_detection.Event) -> None:
-        self._links, actions = node_loss_detection.step(self._links, event, now_s=anyio.current_time())
+        self._links, actions = node_loss_detection.step(self._links, event, now_s=self._loop.time())
         for action in actions:
             match action:
                 case node_loss_detection.AskHeard(link):
