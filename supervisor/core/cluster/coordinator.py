@@ -43,6 +43,7 @@ from supervisor.core.cluster.coordinator_states import (
     Unopened,
     WindingDown,
     said,
+    with_failure,
     with_member,
     without,
 )
@@ -341,7 +342,7 @@ def _lose_node_in_call(state: State, event: cluster_messages.NodeLost, now_s: fl
 
 def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitter: float) -> Outcome:
     """Returns what the restart policy decides, as orders."""
-    state = msgspec.structs.replace(state, first_failure=event.first_failure, failed_on=event.node, failed_at_s=now_s)
+    state = with_failure(state, event, now_s)
     lost = rendezvous_round.excluded_verdict(state, 1 if event.restart_allowed else event.exit_code)
     if lost is not None:
         verdict = msgspec.structs.replace(lost, reason=f"{event.reason}; {lost.reason}")
@@ -377,9 +378,9 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
                 # Running nodes must stop at once; where nothing runs, even a new spawner waits for the delay.
                 is_announced = runs or not delay_s
                 phase = rendezvous_round.gathering(
-                    state.rules, reason, now_s, delay_s=delay_s, is_announced=is_announced, before=state.phase
-                )
-                phase = msgspec.structs.replace(phase, is_by_fault=runs and not event.may_be_stop)
+                    state.rules, reason, now_s, delay_s=delay_s, is_announced=is_announced,
+                    before=state.phase, may_be_stop=event.may_be_stop,
+                )  # fmt: skip
                 if event.may_be_stop:
                     phase = msgspec.structs.replace(phase, untold=reason, untold_until_s=now_s + STOP_FOLLOWS_S)
                 else:

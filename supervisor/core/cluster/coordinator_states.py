@@ -174,6 +174,13 @@ def with_parts(state: State, parts: tuple[str, ...]) -> State:
     return msgspec.structs.replace(state, parts=parts, processes=processes)
 
 
+def with_failure(state: State, failed: NodeFailed, now_s: float) -> State:
+    """Notes what is decided on now; in a round that another failure has opened, that one stays the first."""
+    if state.first_failure and not isinstance(state.phase, Running):
+        return state
+    return msgspec.structs.replace(state, first_failure=failed.first_failure, failed_on=failed.node, failed_at_s=now_s)
+
+
 def without(state: State, event: NodeLost) -> State:
     """Marks the node as lost. What it had reported about its last cycle stands.
 

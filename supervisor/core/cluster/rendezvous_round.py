@@ -58,17 +58,27 @@ def gathering(
     is_announced: bool = True,
     is_first: bool = False,
     before: Phase | None = None,
+    may_be_stop: bool = False,
 ) -> Gathering:
-    """Opens a round. `is_first`: no workers have to stop before the nodes can join. `before`: the phase that ends."""
+    """Opens a round. `is_first`: no workers have to stop before the nodes can join.
+
+    `before`: the phase that a fault ends; `may_be_stop`: that fault may be a stop. A round goes on in the next one:
+    what is under way with the ranks of the last cycle still counts.
+    """
+    earlier = before if isinstance(before, Gathering) else None
+    has_fault = isinstance(before, Running) or (earlier is not None and earlier.is_by_fault)
+    is_by_fault = has_fault and not may_be_stop
     begins_s = now_s + delay_s + (0.0 if is_first else rules.workers_stop_timeout_s)
     return Gathering(
         reason,
         until_s=begins_s + rules.rendezvous.join_timeout_s,
         not_before_s=now_s + delay_s if delay_s else None,
         is_announced=is_announced,
-        orders_from_s=before.orders_from_s if isinstance(before, Gathering) else None,
+        orders_from_s=earlier.orders_from_s if earlier is not None else None,
         tell_at_s=begins_s + TELL_S if _has_others(rules) else None,
         tell_again_s=2 * TELL_S,
+        is_by_fault=is_by_fault,
+        inquiry=earlier.inquiry if earlier is not None and is_by_fault else None,
     )
 
 

@@ -445,10 +445,15 @@ def test_the_other_nodes_learn_where_the_store_is() -> None:
     play >> StoreServed("a", 7, "a.cluster", 1) << ()
 
 
-def test_the_failure_that_came_first_on_any_node_is_named_at_a_restart() -> None:
+@pytest.mark.parametrize("again", [False, True])
+def test_the_failure_that_came_first_on_any_node_is_named_at_a_restart(again: bool) -> None:
+    """Also if a node has another fault before the others have joined."""
     play = running("a", "b")
     play >> NodeFailed("a", 0, "rank 0 lost its peer", first_failure="rank 0 lost its peer")
     play >> NodeJoined("a", 0, Cause("rank 0 lost its peer", 0.5))
+    if again:
+        play >> NodeFailed("a", 0, "its spawner was lost") >> NodeJoined("a", 0)
+        assert coordinator.restarts_used(play.state) == 2
     play >> NodeJoined("b", 0, Cause("rank 3 raised", 2.0))
     assert [each.event.reason for each in play.of(Publish)] == [
         "rank 3 raised; it came before what was seen first: rank 0 lost its peer"

@@ -11,6 +11,7 @@ from supervisor.core.cluster import coordinator, exit_deadlock
 from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     LeaveAsked,
+    NodeDown,
     NodeFailed,
     NodeJoined,
     NodeLost,
@@ -133,6 +134,24 @@ def test_a_look_that_the_next_cycle_overtakes_ends_nobody() -> None:
         assert not ended(play)
 
 
+# While the workers of the other nodes still end, this one has a fault again.
+AGAIN = (NodeJoined("c", 0), NodeFailed("c", 0, "the spawner was lost"), NodeDown("c", 0))
+
+
+def test_a_second_fault_while_workers_linger_changes_nothing_for_them() -> None:
+    play = three_nodes() >> NodeFailed("c", 0, "rank 4 failed")
+    for event in AGAIN:
+        play >> event
+    assert coordinator.restarts_used(play.state) == 2
+    play.at(0.3) >> WorkersLinger("a", 0)
+    assert asked(play) == ["a", "b"]
+    play.at(1.1) >> taken("a", 0, 1)
+    for event in AGAIN:
+        play >> event
+    play.at(1.2) >> taken("b", 2, 3)
+    assert ended(play) == ["a", "b"]
+
+
 GRACE = [
     (RestartAsked("an operator"),),
     (StopAsked("an operator", 0),),
@@ -140,6 +159,8 @@ GRACE = [
     (NodeFailed("c", 0, "rank 4 was ended by SIGTERM", may_be_stop=True),),
     (LeaveAsked("c", "an operator", with_ranks=True),),
     (LOST, StopAsked("an operator", 0)),
+    (RestartAsked("an operator"), *AGAIN),
+    (NodeFailed("c", 0, "rank 4 was ended by SIGTERM", may_be_stop=True), *AGAIN),
     (),
 ]
 LATER = [
