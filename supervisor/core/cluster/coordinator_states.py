@@ -194,7 +194,7 @@ def without(state: State, event: NodeLost) -> State:
 
 
 def after_pause(state: State, since_s: float, now_s: float) -> State:
-    """Moves the ends of waits for nodes that may have been suspended together with this process.
+    """Moves the ends of waits for nodes and ranks that may have been suspended together with this process.
 
     The pause began after `since_s`, so an end that had passed by then stays, as does a back-off.
     """
@@ -202,6 +202,8 @@ def after_pause(state: State, since_s: float, now_s: float) -> State:
     later = {name: end_s + by_s for name, end_s in ends.items() if end_s is not None and end_s > since_s}
     if isinstance(state.evidence, hang_evidence.Taking):
         state.evidence.until_s += by_s
+    if state.calls is not None:
+        call_state.after_pause(state.calls, by_s)
     if state.hang is not None:
         state.hang.until_s += by_s
     return msgspec.structs.replace(state, phase=msgspec.structs.replace(state.phase, **later))

@@ -1,9 +1,10 @@
 """Which time counts against no rank, no spawner and no node, because this process did not run?
 
 If a whole job or machine is suspended, no clock stops, and each silence would be too long at once. So would the time
-that a spawner takes for its answer, a rank for its end, a check of the node, or GPU memory until it is free. Nobody can
-tell when the pause began, so it counts from the last moment at which this process is known to have run: a hang is found
-later, but none is declared early. The ranks' pages are read as if no time had passed meanwhile.
+that a spawner takes for its answer, a rank for its end or for its return to a wrapped call, a check of the node, or GPU
+memory until it is free. Nobody can tell when the pause began, so it counts from the last moment at which this process
+is known to have run: a hang is found later, but none is declared early. The ranks' pages are read as if no time had
+passed meanwhile.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import TypeVar, assert_never
 import msgspec
 
 from supervisor.core.node import (
+    call_watch,
     gpu_reclaim,
     hang_response,
+    local_call,
     node_check_round,
     node_messages,
     rank_monitor,
@@ -46,6 +49,8 @@ def noted(machines: JobMachines, pause: node_messages.ProcessPaused, now_s: floa
         group=_ended_later(machines.group, now_s - pause.since_s),
         plain=_told_later(machines.plain, now_s - pause.since_s),
         hangs=_examined_later(machines.hangs, now_s - pause.since_s),
+        watches=tuple(_watched_later(each, now_s - pause.since_s) for each in machines.watches),
+        calls=_called_later(machines.calls, now_s - pause.since_s),
         fitness=_checked_later(machines.fitness, pause.since_s, now_s),
         reclaim=_freed_later(machines.reclaim, now_s - pause.since_s),
     )
@@ -135,6 +140,26 @@ def _examined_later(state: hang_response.State, paused_s: float) -> hang_respons
     if isinstance(state, hang_response.Examining | hang_response.Ending):
         return msgspec.structs.replace(state, until_s=state.until_s + paused_s)
     return state
+
+
+def _watched_later(state: call_watch.State, paused_s: float) -> call_watch.State:
+    """Returns the state with the time left that a rank has to end, or its stacks to come; its page is read anyway."""
+    match state:
+        case call_watch.Terminating(kill_at_s=kill_at_s):
+            return call_watch.Terminating(kill_at_s + paused_s)
+        case call_watch.Examining(until_s=until_s, due_at_s=due_at_s):
+            return msgspec.structs.replace(state, until_s=until_s + paused_s, due_at_s=due_at_s + paused_s)
+        case _:
+            return state
+
+
+def _called_later(state: local_call.State, paused_s: float) -> local_call.State:
+    """Returns the state with the time left that ranks without a connection have to come back."""
+    ranks = tuple(
+        each if each.away_until_s is None else msgspec.structs.replace(each, away_until_s=each.away_until_s + paused_s)
+        for each in state.ranks
+    )
+    return msgspec.structs.replace(state, ranks=ranks)
 
 
 def _checked_later(state: node_check_round.State, since_s: float, now_s: float) -> node_check_round.State:

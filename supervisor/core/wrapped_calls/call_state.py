@@ -261,6 +261,17 @@ def remove(state: State, member: int, why: str) -> None:
         exchange.values.pop(member, None)
 
 
+def after_pause(state: State, by_s: float) -> None:
+    """Moves the ends of waits for ranks that may have been suspended together with this process; a delay stays."""
+    match state.phase:
+        case Rebuilding(until_s) | LastCall(until_s):
+            state.phase = msgspec.structs.replace(state.phase, until_s=until_s + by_s)
+        case Restarting(float(until_s)):
+            state.phase = Restarting(until_s + by_s)
+        case _:
+            pass
+
+
 def close(state: State, phase: Idle | Over) -> None:
     """Ends the call. After one that failed, all living ranks may enter the next."""
     state.phase = phase

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from supervisor.core.cluster import coordinator, hang_evidence
 from supervisor.core.cluster.cluster_messages import NodeLost
@@ -19,6 +20,8 @@ from supervisor.core.cluster.coordinator_states import (
 )
 from supervisor.core.cluster.node_states import Member, MemberState
 from supervisor.core.facts import JobState, NodeFacts, Verdict
+from supervisor.core.wrapped_calls import call_state
+from supervisor.core.wrapped_calls.call_state import LastCall, Rebuilding, Restarting, Resting, Running
 
 
 def test_a_part_is_given_to_a_node_and_to_the_process_that_it_has_then():
@@ -53,3 +56,20 @@ def test_a_pause_moves_what_was_still_awaited_and_nothing_else():
     for phase in (Ended(Verdict(JobState.STOPPED, 1, "x"), 160.0), TakingOver(160.0)):
         moved = after_pause(msgspec.structs.replace(state, phase=phase), 100.0, 2100.0).phase
         assert moved == msgspec.structs.replace(phase, until_s=2160.0)
+
+
+@pytest.mark.parametrize(
+    ("phase", "later"),
+    [
+        (Rebuilding(101.0), Rebuilding(2101.0)),
+        (LastCall(101.0), LastCall(2101.0)),
+        (Restarting(101.0), Restarting(2101.0)),
+        (Restarting(), Restarting()),
+        (Resting(101.0), Resting(101.0)),
+        (Running(), Running()),
+    ],
+)
+def test_a_pause_moves_what_a_wrapped_call_awaits_but_not_its_delay(phase: call_state.Phase, later: call_state.Phase):
+    calls = call_state.State(2, phase)
+    after_pause(msgspec.structs.replace(coordinator.initial_state("j"), calls=calls), 100.0, 2100.0)
+    assert calls.phase == later

@@ -67,19 +67,48 @@ def test_a_main_thread_that_was_suspended_is_not_blamed() -> None:
     assert job.of(node_messages.CollectEvidence)
 
 
-def test_a_wrapped_call_that_was_suspended_is_not_interrupted() -> None:
-    job = running(rules(1)).send(ClientJoined(JOB, 0, 0, HangLimits(), Progress(0.0, 0.0)))
+def calling(evidence_budget_s: float = 2.0) -> OneNode:
+    """Returns a job whose rank is in a wrapped call."""
+    job = running(rules(1, evidence_budget_s=evidence_budget_s)).send(
+        ClientJoined(JOB, 0, 0, HangLimits(), Progress(0.0, 0.0))
+    )
     settings = CallSettings(soft_timeout_s=10.0, hard_timeout_s=20.0, termination_grace_s=5.0)
     job.send(node_messages.RankSaid(JOB, 0, 0, CallEnter(1, 0, 1, settings, Stage.ENTERING)))
-    job.send(node_messages.RankSaid(JOB, 0, 0, IterationBegan(1, 0, 0, 1, 0, 1)))
+    return job.send(node_messages.RankSaid(JOB, 0, 0, IterationBegan(1, 0, 0, 1, 0, 1)))
+
+
+SILENT = Progress(0.0, 0.0, call_watch=CallWatch(WatchMode.ON, 1.0, 7.0))
+
+
+def test_a_wrapped_call_that_was_suspended_is_not_interrupted() -> None:
 
     def interrupts(job: OneNode) -> list[node_messages.TellRanks]:
         return [each for each in job.of(node_messages.TellRanks) if isinstance(each.order, Interrupt)]
 
-    silent = Progress(0.0, 0.0, call_watch=CallWatch(WatchMode.ON, 1.0, 7.0))
-    job.send(ProcessPaused(8.0), at=100.0)
-    assert interrupts(read(job, silent)) == []
-    assert interrupts(read(job.send(at=109.0), silent))
+    job = calling().send(ProcessPaused(8.0), at=100.0)
+    assert interrupts(read(job, SILENT)) == []
+    assert interrupts(read(job.send(at=109.0), SILENT))
+
+
+def test_a_rank_that_was_suspended_after_the_sigterm_of_its_wrapped_call_keeps_its_grace() -> None:
+    def signals() -> list[int]:
+        return [each.signal for each in job.of(node_messages.SignalWorkers)]
+
+    job = read(calling(evidence_budget_s=0.0).send(at=17.0), SILENT)
+    read(job.send(at=27.0), SILENT)
+    assert signals() == [signal.SIGTERM]
+    job.send(ProcessPaused(28.0), at=5000.0).send(DeadlineReached(), at=5003.9)
+    assert signals() == []
+    job.send(DeadlineReached(), at=5004.1)
+    assert signals()[-1:] == [signal.SIGKILL]
+
+
+def test_a_rank_that_was_suspended_before_it_came_back_to_its_wrapped_call_has_all_its_time_left() -> None:
+    job = calling().send(node_messages.ClientLeft(JOB, 0, 0), at=5.0)
+    job.send(ProcessPaused(10.0), at=5000.0).send(DeadlineReached(), at=5024.9)
+    assert job.said("rank_lost_in_call") == []
+    job.send(DeadlineReached(), at=5025.1)
+    assert job.said("rank_lost_in_call")
 
 
 def test_a_spawner_that_was_suspended_has_all_its_time_left() -> None:
