@@ -56,6 +56,21 @@ def test_texts_stay_until_they_change_or_are_removed(tmp_path: Path, listener: s
         assert returned(reconnect, tmp_path) == ({"a": "1", "c": "1"}, [SPAWNED])
 
 
+def test_reports_are_confirmed_without_a_text(tmp_path: Path, listener: socket.socket) -> None:
+    """As to a spawner that was replaced: else each supervisor that returns hears them again."""
+    with listener:
+        reconnect = SupervisorReconnect(SpawnerSettings("j", ("t.py",), return_fd=listener.fileno()))
+        listen(listener.fileno())
+        closed = link.CycleLogClosed(0, "/logs/cycle_0.log", 9, 1, 0, "")
+        reconnect.note(READY)
+        reconnect.keep(link.Keep({"a": "1"}, 1))
+        for report in (closed, SPAWNED):
+            reconnect.note(report)
+        assert returned(reconnect, tmp_path) == ({"a": "1"}, [closed, SPAWNED])
+        reconnect.keep(link.Keep({}, 2))
+        assert returned(reconnect, tmp_path) == ({"a": "1"}, [SPAWNED])
+
+
 def test_a_message_in_several_parts_counts_only_once_the_last_has_come(tmp_path: Path, listener: socket.socket) -> None:
     """Its supervisor may be killed in between: the next one finds the state before it."""
     with listener:
