@@ -86,11 +86,12 @@ class _LogFile:
             self._descriptor = None
 
     def skip_to_tail(self, lines: int) -> None:
-        """Starts at the last `lines` lines, in the rotated file if the current one has fewer."""
+        """Starts at the last `lines` lines, in the rotated file if they begin there."""
         self._began = True
-        missing = min(lines, TAIL_LINES_MAX)
+        missing, is_end = min(lines, TAIL_LINES_MAX), True
         if self._open():
-            self._offset, missing = _start_of_tail(self._descriptor or 0, missing)
+            self._offset, missing = _start_of_tail(self._descriptor or 0, missing, is_end=is_end)
+            is_end = not os.fstat(self._descriptor or 0).st_size
         rotated = _open_beneath(self._directory.path, f"{self._name}.1") if missing else None
         if rotated is None:
             return
@@ -99,7 +100,7 @@ class _LogFile:
             return
         self.close()
         self._descriptor = rotated
-        self._offset, _ = _start_of_tail(rotated, missing)
+        self._offset, _ = _start_of_tail(rotated, missing, is_end=is_end)
 
     def read(self) -> Iterator[LogPiece]:
         """Yields everything that was not read yet."""
@@ -423,20 +424,19 @@ def _open_beneath(directory: Path, name: str) -> int | None:
     return None
 
 
-def _start_of_tail(descriptor: int, lines: int) -> tuple[int, int]:
-    """Returns the offset of the last `lines` lines, and how many of them are missing; the last may be incomplete."""
+def _start_of_tail(descriptor: int, newlines: int, *, is_end: bool) -> tuple[int, int]:
+    """Returns the offset behind the last `newlines`, and how many are missing. `is_end`: a final one does not count."""
     end = os.fstat(descriptor).st_size
     position = end
-    missing = lines
     while position > 0:
         size = min(CHUNK_BYTES, position)
         position -= size
         data = os.pread(descriptor, size, position)
-        if position + size == end and data.endswith(b"\n"):
+        if is_end and position + size == end and data.endswith(b"\n"):
             data = data[:-1]
         while (found := data.rfind(b"\n")) >= 0:
-            missing -= 1
-            if missing == 0:
+            newlines -= 1
+            if newlines == 0:
                 return position + found + 1, 0
             data = data[:found]
-    return 0, missing - 1 if end else missing
+    return 0, newlines

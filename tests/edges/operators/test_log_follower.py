@@ -66,6 +66,22 @@ def test_a_tail_may_begin_in_the_rotated_file(tmp_path: Path, lines: int, expect
     assert text_of(tmp_path, LogChoice(tail_lines=2)) == "two\nthree\n"
 
 
+@pytest.mark.parametrize(
+    ("lines", "expected"), [(1, "three\n"), (2, "two\nthree\n"), (3, "one\ntwo\nthree\n"), (9, "one\ntwo\nthree\n")]
+)
+def test_a_line_that_a_rotation_has_cut_is_one_line_of_a_tail(tmp_path: Path, lines: int, expected: str) -> None:
+    put(tmp_path, 0, 0, "one\ntw", "stdout.log.1")
+    put(tmp_path, 0, 0, "o\nthree\n")
+    assert text_of(tmp_path, LogChoice(tail_lines=lines)) == expected
+
+
+def test_a_tail_of_all_lines_of_the_current_file_takes_none_of_the_rotated_one(tmp_path: Path) -> None:
+    put(tmp_path, 0, 0, "one\n\n", "stdout.log.1")
+    put(tmp_path, 0, 0, "\ntwo")
+    assert text_of(tmp_path, LogChoice(tail_lines=2)) == "\ntwo"
+    assert text_of(tmp_path, LogChoice(tail_lines=3)) == "\n\ntwo"
+
+
 def test_a_tail_of_a_file_that_was_rotated_after_it_was_opened(tmp_path: Path) -> None:
     current = put(tmp_path, 0, 0, "one\ntwo\n")
     current.with_name("stdout.log.1").hardlink_to(current)
