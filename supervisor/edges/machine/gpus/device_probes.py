@@ -60,18 +60,21 @@ class GpuProbe:
         begun_s = anyio.current_time()
         visible = spec.visible_gpus
         process = self._gpus.process
-        earlier = frozenset(process.xids)
-        answer = cast("dict[str, Any]", await process.ask("fitness", visible=visible))
+        earlier = process.take_xids()
+        try:
+            answer = cast("dict[str, Any]", await process.ask("fitness", visible=visible))
+        except BaseException:  # Without an answer, also if the look is given up, they count at the next one.
+            process.xids.update(earlier)
+            raise
         look = gpu_verdict.Look(
             tuple(map(_words, answer["gpus"])),
             tuple((str(name), str(uuid)) for name, uuid in answer["lost"]),
-            tuple(sorted(process.xids - earlier)),
-            tuple(sorted(earlier)),
+            process.take_xids(),
+            earlier,
         )
         took_s = anyio.current_time() - begun_s
         known = msgspec.structs.replace(self._known, names=self._names.get(visible, ()))
         findings, self._known = gpu_verdict.judge(look, known, took_s=took_s)
-        process.xids.clear()
         self._names[visible] = self._known.names
         return findings
 

@@ -51,7 +51,7 @@ class GpuProcess:
         self._environment = environment
         self._asked = asked
         self.answer_s = answer_s
-        self.xids = set[tuple[str, int]]()  # (UUID, Xid), also of questions given up; the caller clears it
+        self.xids = set[tuple[str, int]]()  # (UUID, Xid), also of questions given up
         self._current: _Running | None = None
         self._doomed: list[_Running] = []  # killed, but not ended yet
         self._starting = anyio.Lock()
@@ -60,6 +60,12 @@ class GpuProcess:
     @property
     def pid(self) -> int | None:
         return self._current.process.pid if self._current is not None else None
+
+    def take_xids(self) -> tuple[tuple[str, int], ...]:
+        """Returns the Xid events that nobody has taken yet: each counts once, although looks of two jobs overlap."""
+        taken = tuple(sorted(self.xids))
+        self.xids.clear()
+        return taken
 
     async def ask(self, question: str, *, takes_s: float = 0.0, **more: object) -> dict[str, object]:
         """Returns the answer. `takes_s`: how long the question itself may take. Raises SilentError.

@@ -264,9 +264,8 @@ async def test_an_event_is_not_lost_with_the_process_that_its_gpu_keeps_from_ans
     assert (found["GPU 0"].health, found["GPU 1"].health) == (Health.UNHEALTHY, Health.HEALTHY)
 
 
-async def test_a_reset_after_a_look_without_an_answer_ends_what_that_look_has_read(
-    node_gpus: NodeGpus, gpus: Gpus
-) -> None:
+async def reset_after_a_look_without_an_answer(node_gpus: NodeGpus, gpus: Gpus) -> GpuProbe:
+    """Returns a probe that has read Xid 119 of GPU 0, which is reset before the next look."""
     probe = GpuProbe(node_gpus)
     gpus[0].action = 1
     await probe.look(SPEC)
@@ -277,8 +276,36 @@ async def test_a_reset_after_a_look_without_an_answer_ends_what_that_look_has_re
     assert found.health is Health.UNANSWERED
     node_gpus.process.answer_s = 20.0
     gpus.state.device_hangs = gpus[0].action = 0
+    return probe
+
+
+async def test_a_reset_after_a_look_without_an_answer_ends_what_that_look_has_read(
+    node_gpus: NodeGpus, gpus: Gpus
+) -> None:
+    probe = await reset_after_a_look_without_an_answer(node_gpus, gpus)
     for _ in range(2):
         assert {each.health for each in await probe.look(SPEC)} == {Health.HEALTHY}
+
+
+async def test_a_reset_ends_what_an_earlier_look_has_read_although_looks_of_two_jobs_overlap(
+    node_gpus: NodeGpus, gpus: Gpus
+) -> None:
+    probe = await reset_after_a_look_without_an_answer(node_gpus, gpus)
+    async with anyio.create_task_group() as looking:
+        for _ in range(2):
+            looking.start_soon(probe.look, SPEC)
+    assert {each.health for each in await probe.look(SPEC)} == {Health.HEALTHY}
+
+
+async def test_the_same_event_again_after_the_reset_counts(node_gpus: NodeGpus, gpus: Gpus) -> None:
+    probe = await reset_after_a_look_without_an_answer(node_gpus, gpus)
+    while node_gpus.process.pid is None:  # The one that hung may not have ended yet.
+        await node_gpus.process.warm()
+    gpus.report_xid(0, 119)
+    for _ in range(2):
+        found = {each.subject: each for each in await probe.look(SPEC)}
+        assert found["GPU 0"].reason == "GPU 0: Xid 119: its system processor does not answer"
+        assert (found["GPU 0"].health, found["GPU 1"].health) == (Health.UNHEALTHY, Health.HEALTHY)
 
 
 def test_a_look_that_is_started_and_asks_twice_ends_before_its_deadline() -> None:
