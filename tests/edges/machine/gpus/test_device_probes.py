@@ -276,6 +276,8 @@ async def reset_after_a_look_without_an_answer(node_gpus: NodeGpus, gpus: Gpus) 
     assert found.health is Health.UNANSWERED
     node_gpus.process.answer_s = 20.0
     gpus.state.device_hangs = gpus[0].action = 0
+    while node_gpus.process.pid is None:  # The one that hung may not have ended yet.
+        await node_gpus.process.warm()
     return probe
 
 
@@ -299,8 +301,6 @@ async def test_a_reset_ends_what_an_earlier_look_has_read_although_looks_of_two_
 
 async def test_the_same_event_again_after_the_reset_counts(node_gpus: NodeGpus, gpus: Gpus) -> None:
     probe = await reset_after_a_look_without_an_answer(node_gpus, gpus)
-    while node_gpus.process.pid is None:  # The one that hung may not have ended yet.
-        await node_gpus.process.warm()
     gpus.report_xid(0, 119)
     for _ in range(2):
         found = {each.subject: each for each in await probe.look(SPEC)}
