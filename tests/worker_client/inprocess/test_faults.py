@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 from tests.worker_client.inprocess.ranks import Job, ran, started
@@ -137,6 +141,40 @@ def test_who_waits_too_long_for_the_others_leaves_with_a_barrier_timeout(tmp_pat
     assert len(job.all(1, "terminate")) == 1
     assert job.one(0, "returned")["value"] == 1
     assert job.all(0, "fn")[-1]["environment"]["WORLD_SIZE"] == "1"
+
+
+SUSPENDED = """
+import sys, threading
+from datetime import timedelta
+from worker_client.call_frames import BeginIteration, CallSettings
+from worker_client.inprocess.coordinating.coordination import Coordination
+from worker_client.inprocess.state import State
+
+state = State(1, 3, active_rank=1, active_world_size=3)
+coordination = Coordination(4, state, CallSettings(*[timedelta(seconds=1)] * 7), lambda frame: None)
+
+def decide():
+    sys.stdin.readline()
+    coordination.heard(BeginIteration(4, 1, 3, frozenset()))
+
+threading.Thread(target=decide, daemon=True).start()
+print("waits", flush=True)
+print(coordination.arrive(timedelta(seconds=4)).iteration)
+"""
+
+
+def test_of_a_time_in_which_all_ranks_are_suspended_little_counts() -> None:
+    """As by docker pause or scontrol suspend."""
+    command = [sys.executable, "-c", SUSPENDED]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stdout is not None
+        assert waiting.stdout.readline() == "waits\n"
+        waiting.send_signal(signal.SIGSTOP)
+        time.sleep(4.5)
+        waiting.send_signal(signal.SIGCONT)
+        time.sleep(0.3)
+        decided, _ = waiting.communicate("now\n", timeout=20)
+    assert (decided, waiting.returncode) == ("1\n", 0)
 
 
 def test_without_all_ranks_nobody_enters(tmp_path: Path):

@@ -39,6 +39,7 @@ Plan = Entered | BeginIteration
 
 _LOST = {Interruption.TERMINATED.name, Interruption.UNRESPONSIVE.name}
 _ANSWER_S = 1.0  # for the supervisor to say which ranks are missing
+SLICE_S = 1.0  # of a time in which this process was suspended, so much counts at most
 _FIND_THEM = "see holdfast stacks, or give a longer timeout"
 
 
@@ -304,8 +305,7 @@ class Coordination:
         def is_decided() -> bool:
             return isinstance(self._own.admission, CallRefused) or is_over()
 
-        timeout_s = None if timeout is None else min(timeout.total_seconds(), threading.TIMEOUT_MAX)
-        if not self._changed.wait_for(is_decided, timeout_s) and overdue is not None:
+        if not self._wait_in_slices(is_decided, timeout) and overdue is not None:
             self._step(overdue)
             if self._own.is_connected:
                 self._changed.wait_for(lambda: is_decided() or self._own.missing is not None, _ANSWER_S)
@@ -314,6 +314,20 @@ class Coordination:
         if isinstance(refused := self._own.admission, CallRefused):
             raise (RestartAbort if refused.given_up else InternalError)(refused.reason)
         return False
+
+    def _wait_in_slices(self, is_over: Callable[[], bool], timeout: timedelta | None) -> bool:
+        """Blocks until `is_over()`, and returns whether it is.
+
+        The other ranks may be suspended together with this process, so that time counts little.
+        """
+        if timeout is None:
+            return self._changed.wait_for(is_over)
+        left_s = timeout.total_seconds()
+        while not self._changed.wait_for(is_over, min(left_s, SLICE_S)):
+            left_s -= SLICE_S
+            if left_s <= 0:
+                return False
+        return True
 
     def _missing(self) -> str:
         """Returns "rank 3" or "ranks 3, 7 and 41 more", by initial rank; "some ranks" if there was no answer."""
