@@ -3,19 +3,22 @@
 Scripts put filters on the root's handlers that call `torch.distributed.get_rank()`, for example, which raises while
 there is no group. Python guards no filter. Such an error must not end the thread that aborts, or take a rank out of the
 call; its line is lost. A handler may write to a disk that never answers. That must not keep the abort from the ranks
-that another one has left in a collective, so a thread writes the lines, and each is waited for only briefly.
+that another one has left in a collective, so a thread writes the lines, and each is waited for only briefly. Nor may it
+keep the process from its end: logging waits there for the lock of each handler, and that thread has it.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import contextvars
 import logging
 import os
 import sys
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 LINE_TIMEOUT_S = 0.5
@@ -29,6 +32,7 @@ class GuardedLog(_Adapter):
 
     def __init__(self, name: str) -> None:
         super().__init__(logging.getLogger(name), {})
+        _loggers.add(self.logger)
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:  # noqa: ANN401  # as logging has it
         """Returns once the handlers have the line, after LINE_TIMEOUT_S at the latest."""
@@ -42,7 +46,7 @@ class GuardedLog(_Adapter):
             _writer.write(lambda: context.run(self.logger.handle, record))
 
 
-class _Writer:
+class LineWriter:
     """Writes lines in order, in a thread that ends once there is none."""
 
     def __init__(self) -> None:
@@ -50,6 +54,11 @@ class _Writer:
         self._thread: threading.Thread | None = None
         self._is_running = False  # it will look for another line before it ends
         self._is_late = False  # a line was not written in time
+        _live.add(self)
+
+    @property
+    def is_writing(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
 
     def write(self, line: Callable[[], object]) -> None:
         """Blocks until the line is written, at most LINE_TIMEOUT_S, and not at all while an earlier one is late."""
@@ -86,5 +95,37 @@ class _Writer:
             del line  # An error in a record keeps the frames of what has failed.
 
 
-_writer = _Writer()
-os.register_at_fork(after_in_child=_writer.__init__)  # The thread and its lines are the parent's.
+_live: weakref.WeakSet[LineWriter] = weakref.WeakSet()
+_loggers = set[logging.Logger]()
+_writer = LineWriter()
+
+
+def _start_over() -> None:
+    """Forgets the threads and their lines, which are the parent's."""
+    for each in list(_live):
+        each.__init__()
+
+
+def _leave_hung_handlers() -> None:
+    """Has logging's own end, which comes next, leave out each handler in which a line of ours hangs."""
+    if not _writer.is_writing:
+        return
+    for handler in {each for logger in _loggers for each in _handlers(logger)}:
+        lock = handler.lock
+        if lock is None:
+            continue
+        if lock.acquire(timeout=LINE_TIMEOUT_S):
+            lock.release()
+            continue
+        for name in ("acquire", "flush", "close", "release"):
+            setattr(handler, name, lambda: None)
+
+
+def _handlers(logger: logging.Logger | None) -> Iterator[logging.Handler]:
+    while logger is not None:
+        yield from logger.handlers
+        logger = logger.parent
+
+
+os.register_at_fork(after_in_child=_start_over)
+atexit.register(_leave_hung_handlers)

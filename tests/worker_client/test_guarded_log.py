@@ -209,3 +209,26 @@ def test_all_ranks_restart_though_no_line_can_be_written(tmp_path: Path):
     job = ran(tmp_path, "a_handler_hangs", 2)
     for rank in (0, 1):
         assert job.told(rank, "fn", "returned") == ["fn", "fn", "returned"]
+
+
+A_DEAD_DISK = """
+import contextlib, logging, os, sys
+from worker_client.guarded_log import GuardedLog
+
+path = sys.argv[1]
+os.mkfifo(path)
+kept = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+with contextlib.suppress(BlockingIOError):
+    while True:
+        os.write(kept, bytes(4096))
+logging.basicConfig(filename=path)
+GuardedLog("holdfast").warning("a line")
+print("done")
+"""
+
+
+def test_a_handler_that_hangs_does_not_keep_a_process_from_its_end(tmp_path: Path):
+    """Logging waits there for each handler, and in this one hangs a line of ours."""
+    command = [sys.executable, "-c", A_DEAD_DISK, str(tmp_path / "log")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

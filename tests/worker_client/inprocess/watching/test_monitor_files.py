@@ -9,6 +9,8 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -118,6 +120,38 @@ def test_the_pidfile_follows_the_supervisor(tmp_path: Path, logger: logging.Logg
             files.supervised_by(pid)
             assert pidfile.read_text() == f"{pid}\n"
             assert pidfile.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("dead", ["log", "pid"])
+def test_a_disk_that_does_not_answer_holds_up_neither_the_call_nor_its_end(
+    tmp_path: Path, logger: logging.Logger, dead: str
+):
+    """The thread that tells of a new supervisor would not hear of a restart. To close the files is the last thing."""
+    fifo = tmp_path / {"log": "log", "pid": f".pid.{os.getpid()}"}[dead]
+    os.mkfifo(fifo)  # To open it waits for a reader.
+    files = MonitorFiles(str(tmp_path / "log"), str(tmp_path / "pid"), initial_rank=0)
+
+    def use() -> None:
+        with contextlib.closing(files):
+            files.open()
+            for pid in (5, 6):
+                files.supervised_by(pid)
+
+    using = threading.Thread(target=use, daemon=True)
+    using.start()
+    using.join(10)
+    is_held_up = using.is_alive()
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    using.join()
+    assert not is_held_up
+    pidfile, told, until_s = tmp_path / "pid", b"", time.monotonic() + TIMEOUT_S
+    while not (pidfile.is_file() and pidfile.read_text() == "6\n" and b"by pid 6\n" in told):
+        assert time.monotonic() < until_s, told
+        with contextlib.suppress(BlockingIOError):
+            told += os.read(reader, 4096) if dead == "log" else (tmp_path / "log").read_bytes()
+        time.sleep(0.01)
+    os.close(reader)
+    assert b"by pid 5\n" in told
 
 
 @pytest.mark.parametrize("level", [logging.NOTSET, logging.ERROR, logging.DEBUG])
