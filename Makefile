@@ -73,7 +73,7 @@ ruff: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 
 type: $(VENV)/.docs
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright --threads 2 --pythonpath $(BIN)/python
 
 layers: $(VENV)/.dev ## who may import whom
 	$(BIN)/lint-imports --no-cache

@@ -96,6 +96,7 @@ def pause_at_random(job: ClusterJob, count: int, seed: int) -> None:
     assert job.codes(1, paused) == {1: 0, paused: 0}
 
 
+@pytest.mark.soak
 def test_a_node_that_is_paused_at_any_moment_replaces_no_later_checkpoint_when_it_wakes(tmp_path: Path):
     with cluster_job(tmp_path, 3, "2:3", "--max-restarts", "1000", script=SCRIPT) as job:
         job.pace_s = 0.0

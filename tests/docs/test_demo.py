@@ -55,6 +55,7 @@ def test_neither_demo_removes_the_report_of_the_other() -> None:
     assert [each[1] for each in folders if each] == ["demo-output", "demo-cluster-output"]
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(180)
 def test_the_demo_of_a_cluster_replaces_a_lost_node_by_its_spare(tmp_path: Path):
     output = tmp_path / "demo"

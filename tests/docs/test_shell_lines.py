@@ -278,6 +278,7 @@ def test_a_line_that_needs_no_job_runs(line: str, tmp_path: Path) -> None:
     assert not done.stderr
 
 
+@pytest.mark.soak
 def test_the_simulation_shown_is_what_its_line_prints() -> None:
     """The same seed gives the same run."""
     command, output, *_ = (block.lines for block in blocks("sh", "text") if block.page == "docs/simulation.md")

@@ -70,6 +70,7 @@ class _Quiet(SimpleHTTPRequestHandler):
         """Prints nothing."""
 
 
+@pytest.mark.soak
 def test_pages_work_in_a_browser_for_everybody(site: Path) -> None:
     """No console message, no violation that axe finds, nothing fetched from elsewhere."""
     with chromium() as browser, _served(site) as address:

@@ -112,6 +112,7 @@ def test_the_third_one_keeps_its_processes(reader: Reader) -> None:
     assert "restarts used" not in said
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_sharded_training_ends_as_without_the_kill(reader: Reader) -> None:
     reader.copy("how-to/fsdp2.md")

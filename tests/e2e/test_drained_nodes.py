@@ -245,6 +245,7 @@ def test_an_elected_leader_is_drained_and_another_node_leads(tmp_path: Path, ser
         end_well(job, int(leader[-1]))
 
 
+@pytest.mark.soak
 def test_a_drain_while_etcd_is_away_stops_nothing_and_is_done_once_it_is_back(tmp_path: Path, server: Etcd) -> None:
     with nodes(tmp_path, "2:3") as job:
         begin_with_etcd(job, server, 1, 2, 3)

@@ -43,7 +43,7 @@ def asked(job: Nodes, number: int, *arguments: str) -> str:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("max_restarts", [1, 0])
+@pytest.mark.parametrize("max_restarts", [pytest.param(1, marks=pytest.mark.soak), 0])
 def test_a_crash_on_another_node_during_the_evidence_of_a_hang_is_not_the_reason(tmp_path: Path, max_restarts: int):
     flags = ("--ft-rank-heartbeat-timeout", str(HANG_LIMIT_S), "--evidence-budget-s", str(BUDGET_S))
     flags += ("--max-restarts", str(max_restarts))

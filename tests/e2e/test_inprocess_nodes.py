@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.wrapped_nodes import WrappedNodes, wrapped_nodes
 
 SCRIPT = "wrapped_on_nodes.py"
@@ -52,6 +54,7 @@ def test_after_the_loss_of_a_node_a_spare_runs_its_ranks_in_the_same_cycle(tmp_p
         assert {line["cycle"] for line in job.traced("fn")} == {"0"}
 
 
+@pytest.mark.soak
 def test_min_healthy_trains_on_all_nodes_and_restarts_the_cycle_only_below_the_minimum(tmp_path: Path):
     """The third node's loss is survived in the processes. The second one's leaves too few nodes until another comes."""
     flags = ("--ft-restart-policy", "min-healthy", "--rdzv-conf", "last_call_timeout=30")

@@ -81,7 +81,7 @@ def test_a_hang_is_found_without_a_line_of_code(start: Start, what: str) -> None
     assert_nothing_left(launch)
 
 
-@pytest.mark.parametrize(("preload", "limit"), [("auto", "6"), ("none", "20")])
+@pytest.mark.parametrize(("preload", "limit"), [("auto", "6"), pytest.param("none", "20", marks=pytest.mark.soak)])
 def test_pauses_below_the_limit_are_no_hang(start: Start, preload: str, limit: str) -> None:
     """A rank pauses for 3 s, and the other waits for it; `none`: each rank and its store load torch themselves.
 

@@ -96,6 +96,7 @@ if sys.argv:
 """
 
 
+@pytest.mark.soak
 def test_a_rank_that_dies_while_it_imports_torch_costs_one_import(start: Start, tmp_path: Path) -> None:
     """The restart waits for the load that began beside the first workers."""
     script = tmp_path / "young.py"

@@ -44,14 +44,14 @@ class Shape:
 
 ALL = (
     Shape("fsdp2"),
-    Shape("dtensor"),
+    Shape("dtensor", is_slow=True),
     Shape("pipeline"),
     Shape("rpc_calls"),
     Shape("spawning_inside", "fork"),
     Shape("spawning_inside", "spawn", is_slow=True),
     Shape("stores"),
     Shape("groups"),
-    Shape("compiled", "aot_eager"),
+    Shape("compiled", "aot_eager", is_slow=True),
     Shape("compiled", "inductor", needs="g++", is_slow=True),
     Shape("loaders"),
     Shape("signals", printed=" leaves"),

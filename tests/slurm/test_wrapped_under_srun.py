@@ -46,6 +46,7 @@ def backs_s(folder: Path) -> list[float]:
     return [max(at) - fault for fault, *at in zip(faults, *again, strict=True)]
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_no_rank_waits_for_a_store_that_nobody_serves(slurm: SlurmLab):
     job = steps(slurm, len(HOW), 2)

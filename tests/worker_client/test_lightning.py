@@ -121,6 +121,7 @@ def test_sections(tmp_path: Path, rank_environment: Path):
     assert state["current_timeouts"]["section"]["calculated_sections"] == ["checkpointing", "setup", "step"]
 
 
+@pytest.mark.soak
 def test_an_epoch_that_is_cut_short_and_a_batch_of_none(tmp_path: Path, rank_environment: Path):
     code, told = _fit(tmp_path, "FaultToleranceSectionsCallback", 2, SKIP_FROM="6")
     assert code == 0
@@ -169,6 +170,7 @@ data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 
 """
 
 
+@pytest.mark.soak
 def test_a_second_run_of_the_page_goes_on_where_the_first_one_was(tmp_path: Path):
     page = (ROOT / "docs" / "how-to" / "lightning.md").read_text()
     block = page.partition("```python\n")[2].partition("```")[0]
