@@ -36,7 +36,7 @@ def stacks_text(evidence: Evidence) -> str:
     for group in evidence.groups:
         word = "rank" if len(group.ranks) == 1 else "ranks"
         frames = [f"  {one_line(line.strip())}" for line in group.stack.splitlines() if line.strip()]
-        parts.append("\n".join([f"{word} {', '.join(map(str, group.ranks))}:", *frames]))
+        parts.append("\n".join([f"{word} {output.ranges(group.ranks)}:", *frames]))
     if evidence.notes:
         parts.append("\n".join(one_line(note) for note in evidence.notes))
     if evidence.source:

@@ -246,7 +246,7 @@ def test_logs_are_followed_and_prefixed(home: Home) -> None:
 def test_stacks_name_the_odd_ranks_first(home: Home) -> None:
     with home.supervisor(running()):
         text = home.holdfast("stacks", JOB).out
-        assert text.index("rank 2:") < text.index("ranks 0, 1, 3:")
+        assert text.index("rank 2:") < text.index("ranks 0-1, 3:")
         assert "  load (data.py:88)" in text
         document = json.loads(home.holdfast("stacks", JOB, "-o", "json").out)
         assert document["groups"][0] == {"ranks": [2], "stack": "main (train.py:10)\n  load (data.py:88)"}

@@ -79,7 +79,7 @@ def test_every_node_shows_the_whole_job_and_acts_on_it(tmp_path: Path):
         expected = "".join(f"[cycle 0 rank {rank}] hello from rank {rank} in cycle 0\n" for rank in range(4))
         assert everywhere == [expected] * 3
         assert people.read(3, "logs", "JOB", "--rank", "2") == "hello from rank 2 in cycle 0\n"
-        assert "ranks 0, 1, 2, 3:" in people.read(2, "stacks", "JOB")
+        assert "ranks 0-3:" in people.read(2, "stacks", "JOB")
         assert "rank 1:" in people.read(2, "stacks", "JOB", "--rank", "1")
         assert f"job {job.job_id} has ranks 0 to 3" in people.type(2, "stacks", "JOB", "--rank", "4").stderr
         told = people.type(3, "cordon", "127.0.0.9")
