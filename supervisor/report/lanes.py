@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from supervisor.core.node_ranges import sorted_names
 from supervisor.report import formatting
 from supervisor.report.phases import LOOKS
 from supervisor.report.timeline.timeline import Incident, Life, Phase, Run, RunEnd, Trouble
@@ -41,8 +42,7 @@ def chosen_lanes(life: Life) -> tuple[Lane, ...]:
         return tuple(_ranks_below_nodes(nodes, painter))
     troubles = troubles_of(life)
     troubled = sorted(nodes, key=lambda name: -troubles[name])
-    shown = sorted(troubled[:NODE_LANES_MAX])
-    lanes = [painter.lane(name, nodes[name]) for name in shown]
+    lanes = [painter.lane(name, nodes[name]) for name in sorted_names(troubled[:NODE_LANES_MAX])]
     if rest := troubled[NODE_LANES_MAX:]:
         runs = [run for name in rest for run in nodes[name]]
         failures = sum(troubles[name] for name in rest)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from supervisor.core.event_weights import Weight, weight
+from supervisor.core.node_ranges import sorted_names
 from supervisor.ports.reports import RecordedEvent
 from supervisor.report import formatting
 from supervisor.report.lanes import by_node, troubles_of
@@ -101,7 +102,7 @@ def cycles(life: Life) -> Iterator[tuple[Cycle, float | None, Incident | None]]:
 def nodes(life: Life) -> list[tuple[str, str, str, int, str]]:
     """Returns name, state, ranks, number of faults and reason of the nodes, those with the most faults first."""
     runs, troubles, known = by_node(life), troubles_of(life), {each.name: each for each in life.nodes}
-    names = sorted(runs.keys() | known.keys(), key=lambda name: (-troubles[name], name))
+    names = sorted(sorted_names(runs.keys() | known.keys()), key=lambda name: -troubles[name])
     return [
         (
             name,

@@ -15,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.core.facts import JobState
+from supervisor.report.lane_data import timeline_json
 from supervisor.report.page import page_of
+from supervisor.report.page_rows import nodes
 from supervisor.report.report_json import document_of
 from supervisor.report.svg import picture_of
 from supervisor.report.terminal_report import text_of
@@ -213,6 +215,25 @@ def test_the_picture_is_xml_and_says_in_words_what_it_shows():
 def test_a_picture_of_many_nodes_shows_those_with_trouble():
     picture = picture_of(life(large(nodes=100, cycles=6)))
     assert "76 more nodes (no fault)" in picture
+
+
+@pytest.mark.parametrize("ranks_per_node", [1, 8])
+def test_nodes_are_in_natural_order_wherever_the_report_lists_them(ranks_per_node: int):
+    job = Told()
+    names = [f"gpu{number}" for number in range(1, 13)]
+    for place, name in enumerate(names):
+        job.begin(0, cycle=0, ranks=range(place * ranks_per_node, (place + 1) * ranks_per_node), node=name)
+    told = life(job, nodes=names)
+    assert re.findall(r">(gpu\d+)<", picture_of(told)) == names
+    assert json.loads(timeline_json(told))["nodes"] == names
+    assert [name for name, *_ in nodes(told)] == names
+
+
+def test_without_trouble_the_first_of_many_nodes_are_drawn():
+    job = Told()
+    for place in range(30):
+        job.begin(0, cycle=0, ranks=range(place * 8, (place + 1) * 8), node=f"gpu{place + 1}")
+    assert re.findall(r">(gpu\d+)<", picture_of(life(job))) == [f"gpu{number}" for number in range(1, 25)]
 
 
 def test_the_document_has_its_keys_and_is_json():

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from supervisor.core.facts import JobState
+from supervisor.core.node_ranges import sorted_names
 from supervisor.ports.reports import RecordedEvent
 from supervisor.report.timeline.timeline import Run, RunEnd
 
 
 def runs_of(events: Sequence[RecordedEvent], *, until_ns: int, state: JobState) -> tuple[Run, ...]:
-    """Returns the runs by node, rank and time. `events`: in order of time."""
+    """Returns the runs by node (node2 before node10), rank and time. `events`: in order of time."""
     runs = _Runs()
     for event in events:
         runs.take(event)
@@ -20,7 +21,8 @@ def runs_of(events: Sequence[RecordedEvent], *, until_ns: int, state: JobState) 
         runs.close(lambda _: True, until_ns, RunEnd.EXITED, "its end was not reported before the job's")
     elif state.has_ended:
         runs.close(lambda _: True, until_ns, RunEnd.LOST, "nothing more was heard of it")
-    return tuple(sorted(runs.all(), key=lambda run: (run.node, run.rank, run.started_ns)))
+    order = {name: at for at, name in enumerate(sorted_names(run.node for run in runs.all()))}
+    return tuple(sorted(runs.all(), key=lambda run: (order[run.node], run.rank, run.started_ns)))
 
 
 _Meant = Callable[[Run], bool]
