@@ -216,14 +216,26 @@ class PutRequest(_message.Message):
     def __init__(self, key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., lease: _Optional[int] = ...) -> None: ...
 
 class RangeRequest(_message.Message):
-    __slots__ = ["key", "limit", "range_end"]
+    __slots__ = ["key", "limit", "range_end", "sort_order", "sort_target"]
+    class SortOrder(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = []
+    class SortTarget(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = []
+    ASCEND: RangeRequest.SortOrder
+    KEY: RangeRequest.SortTarget
     KEY_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    MOD: RangeRequest.SortTarget
+    NONE: RangeRequest.SortOrder
     RANGE_END_FIELD_NUMBER: _ClassVar[int]
+    SORT_ORDER_FIELD_NUMBER: _ClassVar[int]
+    SORT_TARGET_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     limit: int
     range_end: bytes
-    def __init__(self, key: _Optional[bytes] = ..., range_end: _Optional[bytes] = ..., limit: _Optional[int] = ...) -> None: ...
+    sort_order: RangeRequest.SortOrder
+    sort_target: RangeRequest.SortTarget
+    def __init__(self, key: _Optional[bytes] = ..., range_end: _Optional[bytes] = ..., limit: _Optional[int] = ..., sort_order: _Optional[_Union[RangeRequest.SortOrder, str]] = ..., sort_target: _Optional[_Union[RangeRequest.SortTarget, str]] = ...) -> None: ...
 
 class RangeResponse(_message.Message):
     __slots__ = ["header", "kvs"]

@@ -58,9 +58,15 @@ class EtcdClient:
     async def txn(self, request: etcd.TxnRequest) -> etcd.TxnResponse:
         return await self._call("KV/Txn", request, etcd.TxnResponse)
 
-    async def range(self, key: bytes, *, end: bytes = b"", limit: int = 0) -> etcd.RangeResponse:
-        """Reads keys linearizably, as the cluster's majority has them. `end`: all keys before it, at most `limit`."""
-        return await self._call("KV/Range", etcd.RangeRequest(key=key, range_end=end, limit=limit), etcd.RangeResponse)
+    async def range(self, key: bytes, *, end: bytes = b"", oldest: int = 0) -> etcd.RangeResponse:
+        """Reads keys linearizably, as the cluster's majority has them. `end`: all keys before it.
+
+        `oldest`: at most so many, those that have not changed for the longest time; 0: all, in order.
+        """
+        request = etcd.RangeRequest(key=key, range_end=end, limit=oldest)
+        if oldest:
+            request.sort_order, request.sort_target = etcd.RangeRequest.ASCEND, etcd.RangeRequest.MOD
+        return await self._call("KV/Range", request, etcd.RangeResponse)
 
     async def remove(self, key: bytes, *others: bytes, changed_at: int) -> None:
         """Removes the key, and the others with it, unless it has changed since that revision."""

@@ -161,6 +161,16 @@ async def test_a_leader_looks_at_a_few_and_skips_what_is_no_mark(
     assert cluster.keys() == {".ended/0", "e/ledger", ".ended/e", "f/ledger", ".ended/f"}
 
 
+async def test_young_marks_of_others_hide_no_old_one(server: Etcd, prefix: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(etcd_leftovers, "LOOKED_AT_MAX", 2)
+    cluster = Cluster(server, prefix)
+    await cluster.end("llama-1", "llama-2")
+    cluster.now_s += LONG_S
+    await cluster.end("ci-1", "ci-2")
+    young = {name for job_id in ("ci-1", "ci-2") for name in (f"{job_id}/ledger", f".ended/{job_id}")}
+    assert cluster.keys() == young
+
+
 async def test_a_mark_whose_ledger_is_gone_is_removed(server: Etcd, prefix: str):
     cluster = Cluster(server, prefix)
     await cluster.end("one")
