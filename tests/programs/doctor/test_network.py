@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import http.server
+import re
+import shutil
 import socket
+import subprocess
+import sys
 import threading
 import urllib.request
 from collections.abc import Generator
@@ -51,6 +55,38 @@ def test_reverse_names_are_asked_where_dns_is(tmp_path: Path, monkeypatch: pytes
     found = the(look(tmp_path, {"/etc/nsswitch.conf": "hosts: files dns\n"}), "reverse names")
     assert found.grade is Grade.WARNING
     assert found.found.startswith("192.0.2.7 takes ")
+
+
+# A node with two networks and no default route.
+TWO_NETWORKS = """
+ip link add ib0 type veth peer name eth0 && ip addr add 10.1.0.7/24 dev eth0 && ip addr add 10.2.0.7/24 dev ib0 &&
+ip link set eth0 up && ip link set ib0 up && exec "$@"
+"""
+ASK = """
+import socket, sys
+from pathlib import Path
+from supervisor.programs.doctor import network
+from supervisor.programs.doctor.machine_probe import Machine
+
+socket.gethostbyaddr = lambda address: (address, [], [])
+network.REVERSE_SLOW_S = float(sys.argv[1])
+(found,) = [each for each in network.look(Machine(Path(sys.argv[2]))) if each.check == "reverse names"]
+print(found.grade.name, found.found)
+"""
+
+
+def test_without_a_default_route_the_addresses_of_the_interfaces_are_asked(tmp_path: Path):
+    machine_of(tmp_path, {"/etc/nsswitch.conf": "hosts: files dns\n"})
+    own = ["unshare", "-rn", "sh", "-c", TWO_NETWORKS, "sh"]
+    if not (shutil.which("unshare") and shutil.which("ip")) or subprocess.run([*own, "true"], check=False).returncode:
+        pytest.skip("needs networks of its own: unshare, ip and user namespaces")
+
+    def asked(slow_s: float) -> str:
+        command = [*own, sys.executable, "-c", ASK, str(slow_s), str(tmp_path)]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+    assert re.fullmatch(r"OK 10\.1\.0\.7 in [\d.]+ ms, 10\.2\.0\.7 in [\d.]+ ms\n", asked(60.0))
+    assert re.fullmatch(r"WARNING 10\.[12]\.0\.7 takes \d+ ms\n", asked(0.0))
 
 
 @pytest.mark.parametrize(
