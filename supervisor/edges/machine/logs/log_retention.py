@@ -22,6 +22,7 @@ import msgspec
 
 from supervisor.config.log_limits import LogLimits
 from supervisor.config.run_folder import RUN_PREFIX
+from supervisor.core.printable import one_line
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.own_process import threads
 
@@ -31,6 +32,7 @@ CYCLES_KEPT = 3  # of a live run, whatever the caps: the first, the last failed 
 LOOK_AGAIN_S = 60.0  # how often live runs, which may have many cycles, are checked for new ones
 SLACK_S = 1.0  # after the moment at which logs may go
 CLAIM_ATTEMPTS_MAX = 100
+NAMED_MAX = 3  # foreign files of a folder, in a warning
 CLOSE_TIMEOUT_S = 1.0
 NS_PER_S = 1_000_000_000
 _REMOVING = ".removing-"
@@ -64,6 +66,7 @@ class LogRetention:
         self._cycles_seen: dict[str, int] = {}  # of each claimed run, at the last check
         self._tidy_at_s = math.inf  # Unix time at which more may be removed, though no job comes or goes
         self._warned: set[str] = set()
+        self._kept: set[Path] = set()  # at the last check, because of what is not ours in them
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -126,14 +129,17 @@ class LogRetention:
         doomed = too_much(found, self._limits, before_s=_now_s() - self._quiet_s)
         recent = {*too_much(found, self._limits, before_s=math.inf)} - {*doomed}  # These go later.
         self._tidy_at_s = min((logs.written_at_s for logs in recent), default=math.inf) + self._quiet_s + SLACK_S
+        kept: dict[Path, list[str]] = {}  # folder -> what in it is not ours
         for logs in doomed:
             if self._closed.is_set():
                 return
-            self._remove(logs.path)
+            if foreign := self._remove(logs.path):
+                kept[logs.path] = foreign
         excess_bytes = sum(logs.used_bytes for logs in found) - sum(logs.used_bytes for logs in doomed)
         excess_bytes -= self._limits.bytes_max
         if self._limits.bytes_max and excess_bytes > 0:
             self._remove_cycles(excess_bytes)
+        self._tell_kept(kept, excess_bytes + sum(logs.used_bytes for logs in doomed if logs.path in kept))
         self._cycles_seen = {run: len(_cycles(self._log_dir / run)) for run in self._claims}
 
     def _work_until_closed(self) -> None:
@@ -208,17 +214,37 @@ class LogRetention:
                 self._delete(job / name)
         return [job / name for name in names if name.startswith(RUN_PREFIX)] or [job]
 
-    def _remove(self, folder: Path) -> None:
+    def _remove(self, folder: Path) -> list[str]:
+        """Removes a run's folder unless it has names that are not ours, whose owner is unknown; returns these."""
         try:
-            if all(_OURS.fullmatch(name) for name in os.listdir(folder)):  # Else its owner is unknown.
-                self._delete(_take_away(folder))
+            if foreign := sorted(name for name in os.listdir(folder) if not _OURS.fullmatch(name)):
+                return foreign
+            self._delete(_take_away(folder))
             if folder.name.startswith(RUN_PREFIX):
                 with suppress(OSError):  # The job has other runs.
                     folder.parent.rmdir()
         except (FileNotFoundError, BlockingIOError):
-            return  # Another supervisor was faster, or the job lives again.
+            pass  # Another supervisor was faster, or the job lives again.
         except OSError as error:
             self._warn(f"cannot remove old logs: {error}; remove {folder} yourself")
+        return []
+
+    def _tell_kept(self, kept: dict[Path, list[str]], excess_bytes: int) -> None:
+        """Warns once of each folder that stays because of what is not ours in it, of many in one sentence."""
+        untold = [folder for folder in kept if folder not in self._kept]
+        self._kept = {*kept}
+        if not untold:
+            return
+        runs, more = self._limits.jobs_max, len(untold) - 1
+        limit = f"of {runs} ended run{'s' * (runs != 1)} at most"
+        if self._limits.bytes_max and excess_bytes > 0:
+            limit = f"below {self._limits.gib_max:g} GiB"
+        others = f", and {more:,} more folder{'s have' if more > 1 else ' has'} such files" if more else ""
+        named = ", ".join(one_line(name) for name in kept[untold[0]][:NAMED_MAX])
+        self._warn(
+            f"cannot keep logs {limit}: {untold[0]} contains {named}, which Holdfast did not write{others}; "
+            "move such files, or remove the folders yourself"
+        )
 
     def _delete(self, folder: Path) -> None:
         """Deletes a folder. Raises OSError. If this supervisor ends meanwhile, the rest stays for the next time."""

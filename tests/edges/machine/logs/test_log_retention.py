@@ -176,6 +176,38 @@ def test_what_is_not_ours_stays(tmp_path: Path) -> None:
     assert (elsewhere / "supervisor.log").exists()
 
 
+def test_runs_that_stay_because_of_foreign_files_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def with_notes(name: str, day: int) -> Path:
+        folder = job(tmp_path, f"{name}/run_{day}", age_s=day * DAY_S, used_bytes=1 << 20)
+        for note in ("notes.md", "a\nb"):
+            (folder / note).touch()
+        touch(folder, day * DAY_S)
+        return folder
+
+    oldest = with_notes("mine", 9)
+    with_notes("mine", 8)
+    job(tmp_path, "theirs/run_7", age_s=7 * DAY_S, used_bytes=1 << 20)
+    job(tmp_path, "newest/run_1", age_s=DAY_S, used_bytes=1 << 20)
+    retention = LogRetention(tmp_path, LogLimits(jobs_max=0, gib_max=gib(3 << 19)))
+    with caplog.at_level(logging.WARNING, "holdfast.logs"):
+        retention.tidy()
+        retention.tidy()
+        assert names(tmp_path) == ["mine", "newest"]
+        assert caplog.messages == [
+            f"cannot keep logs below 0.00146484 GiB: {oldest} contains a b, notes.md, which Holdfast did not write, "
+            "and 1 more folder has such files; move such files, or remove the folders yourself"
+        ]
+        other = with_notes("other", 6)
+        retention.tidy()
+    assert len(caplog.messages) == 2
+    assert f": {other} contains a b, notes.md, which Holdfast did not write; move" in caplog.messages[1]
+    caplog.clear()
+    LogRetention(tmp_path, LogLimits(jobs_max=1, gib_max=1.0)).tidy()
+    assert caplog.messages[0].startswith(f"cannot keep logs of 1 ended run at most: {oldest} contains ")
+
+
 def test_a_link_inside_is_removed_and_not_followed(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
