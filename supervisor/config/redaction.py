@@ -62,6 +62,13 @@ _OF_DATA = frozenset(
         "public",
     )
 )  # fmt: skip
+# Words before "key", but not "token", with which it means a column. A join key may be a secret.
+_OF_COLUMNS = frozenset(
+    (
+        "observation", "observations", "obs", "action", "episode", "pixel", "pixels", "depth", "instruction", "row",
+        "table",
+    )
+)  # fmt: skip
 _BEHIND = frozenset(("id", "value", "base", "b64", "base64", "hex", "raw", "plain"))
 _SWITCH = frozenset(("no", "use", "with", "without", "enable", "disable", "skip", "has", "require", "requires"))
 _NOTHING = frozenset(
@@ -278,7 +285,7 @@ def _marks(name: str) -> _Marks:
     if last == "pat" and before not in _OF_ACCOUNTS:  # Otherwise it is a pattern.
         return _Marks.PERHAPS if name.isupper() else _Marks.NOT
     is_weak = last in _WEAK or (last.endswith("token") and last not in ("pretoken", "subtoken"))
-    if not is_weak or before in _OF_DATA:
+    if not is_weak or before in _OF_DATA or (last == "key" and before in _OF_COLUMNS):
         return _Marks.NOT
     return _Marks.SURELY if before in _OF_ACCOUNTS or last not in _WEAK else _Marks.PERHAPS
 

@@ -103,6 +103,7 @@ def text_of(draw: st.DrawFn, secret: str) -> str:
 ORDINARY_WORDS = (
     "train.py --lr 3e-4 --batch-size 32 --max-tokens 4096 --token-type-ids 3",
     "train.py --pad-token [PAD] --eos_token </s> --image-token <image> --csv-img-key filepath --csv-caption-key title",
+    "train.py --image-key pixels --observation-key joint_angles --obs_key=state --action-key torque data.depth_key=d",
     "train.py --sort-key length --group_key=user --text-key text --monitor val_loss",
     "train.py --tokenizer=meta-llama/Llama-3-8B --vocab_size 32000 --token-dropout 0.1",
     "train.py trainer.max_epochs=3 data.key=image +model.num_key_value_heads=8 hydra.run.dir=/tmp/x",

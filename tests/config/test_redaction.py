@@ -95,6 +95,19 @@ def test_ordinary_commands_stay(words: str) -> None:
     assert redacted(words.split()) == tuple(words.split())
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "key", "api-key", "access-key", "private-key", "secret-key", "encryption-key", "signing-key", "ssh-key",
+        "account-key", "license-key", "auth-key", "join-key", "hash-key", "node-key", "camera-key", "action-token",
+        "observation-token", "observation-api-key", "action-secret",
+    ],
+)  # fmt: skip
+def test_a_name_that_is_not_known_as_a_columns_hides_its_value(name: str) -> None:
+    assert redacted(("train.py", f"--{name}", "joint_angles")) == ("train.py", f"--{name}", HIDDEN)
+    assert redacted((f"--{name}=joint_angles",)) == (f"--{name}={HIDDEN}",)
+
+
 @given(secret=SECRETS, command=st.data())
 def test_no_planted_secret_stays_in_a_command(secret: str, command: st.DataObject) -> None:
     words = command.draw(command_of(secret))
