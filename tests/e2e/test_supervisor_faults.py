@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -135,7 +136,7 @@ def test_a_run_that_is_killed_is_known_until_its_ranks_have_ended(start: Start) 
     launch.process.wait()
     wait_until(lambda: not launch.leftovers(), timeout_s=15, what="the end of all processes")
     life = json.loads(launch.holdfast("report", launch.job_id, "-o", "json").stdout)
-    assert "the job is known until " in life["reason"]
+    assert re.search(r"the job is known until \d{4}-\d\d-\d\dT[\d:]{8}[+-]\d\d:\d\d", life["reason"])
     known_s = (datetime.fromisoformat(life["until"]) - datetime.fromisoformat(life["began_at"])).total_seconds()
     assert known_s * life["running_share"] >= 3.0 - 1.1, "it is known to the second, and ran for three"
 

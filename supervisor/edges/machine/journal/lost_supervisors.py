@@ -49,7 +49,7 @@ def judged(report: JobReport, *, recorded_by: str, recorded_at_s: int) -> JobRep
     if report.state.has_ended or not _is_gone(report, recorded_by):
         return report
     known_until_s = max(recorded_at_s, _last_written_s(report.log_dir))
-    at = datetime.fromtimestamp(known_until_s).isoformat(sep=" ")
+    at = datetime.fromtimestamp(known_until_s).astimezone().isoformat()
     lost = f"{_ended(report)} a verdict: it was killed, or could not write its journal; the job is known until {at}"
     folder = job_claims.folder_of_run(report.job_id, report.submitted_at_ns)
     if folder is not None:

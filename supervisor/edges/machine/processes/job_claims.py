@@ -7,6 +7,7 @@ kernel releases the lock with the last of them: a killed supervisor's job keeps 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -87,7 +88,7 @@ class JobClaims:
             except BlockingIOError:  # taken since the check
                 raise refusal(job_id, self._folders) from None
             except OSError as error:
-                faults.append(f"{folder}: {error.strerror or error}")
+                faults.append(f"{error.filename or folder}: {error.strerror or error}")
                 continue
             self._held[job_id] = (descriptor, since_ns, _path(job_id, folder))
             _sweep(folder)
@@ -170,6 +171,10 @@ def claim_folders(environment: Mapping[str, str] | None = None) -> tuple[Path, .
     chosen = (os.environ if environment is None else environment).get(CLAIM_DIR_VARIABLE, "")
     if os.path.isabs(chosen):
         return (Path(chosen),)
+    return _default_folders(os.environ if environment is None else environment)
+
+
+def _default_folders(environment: Mapping[str, str]) -> tuple[Path, ...]:
     shared = tuple(place / f"holdfast-{os.geteuid()}" / FOLDER for place in SHARED_PLACES)
     home = home_folder.home_dir(environment)
     return shared if home is None else (*shared, home / FOLDER)
@@ -243,7 +248,7 @@ def refusal(job_id: str, folders: Sequence[Path]) -> AlreadyExistsError:
     held_by = holder(job_id, folders)
     if held_by is None:
         return AlreadyExistsError(f"cannot start job {job_id}: a job of that id is live on this node; {remedy}")
-    since = datetime.fromtimestamp(held_by.since_ns // 10**9).isoformat(sep=" ")
+    since = datetime.fromtimestamp(held_by.since_ns // 10**9).astimezone().isoformat()
     if held_by.is_alive:
         where = f", whose nodes meet at {held_by.meets_at}," if held_by.meets_at else ""
         return AlreadyExistsError(
@@ -306,13 +311,16 @@ def _path(job_id: str, folder: Path) -> Path:
 
 
 def _make(folder: Path) -> None:
-    """Makes the folder. Raises OSError."""
+    """Makes the folder. Raises OSError.
+
+    What contains it must be private, too, where that is a folder of ours, and not one that the user has chosen.
+    """
     above = folder.parent if folder.name.startswith(NODE) else folder  # of the first node
     for path in dict.fromkeys((*((above.parent,) if above.name == FOLDER else ()), above, folder)):
         private_files.make_folder(path)
         fault = _fault_of(path)
-        if fault:
-            raise OSError(fault)
+        if fault and (path != above.parent or above in _default_folders(os.environ)):
+            raise OSError(errno.EACCES, fault, str(path))
 
 
 def _fault_of(folder: Path) -> str:

@@ -36,7 +36,10 @@ def test_an_id_is_claimed_once_until_it_is_released(tmp_path: Path) -> None:
     since_ns = mine.take("job")
     assert (mine.take("job"), mine.since_ns("job")) == (since_ns, since_ns)
     assert other.take("another") >= since_ns
-    with pytest.raises(AlreadyExistsError, match=f"live since .*, under the supervisor with pid {os.getpid()}; choose"):
+    moment = r"\d{4}-\d\d-\d\dT[\d:]{8}[+-]\d\d:\d\d"
+    with pytest.raises(
+        AlreadyExistsError, match=f"live since {moment}, under the supervisor with pid {os.getpid()}; choose"
+    ):
         other.take("job")
     mine.release("job")
     assert mine.since_ns("job") is None
@@ -170,6 +173,30 @@ def test_where_no_claim_can_be_written_the_job_goes_on_with_a_warning(
     assert claims.take("job") > 0
     assert claims.descriptors("job") == ()
     assert "cannot claim the id of job job, so a second job may take it" in caplog.text
+    claims.close()
+
+
+def test_a_chosen_folder_is_private_whoever_may_enter_the_one_above(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    tmp_path.chmod(0o755)
+    place(tmp_path).mkdir(mode=0o700)
+    claims = JobClaims([place(tmp_path)])
+    claims.take("job")
+    assert (job_claims.is_held("job", place(tmp_path)), caplog.text) == (True, "")
+    claims.close()
+
+
+def test_the_folder_with_the_fault_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """The folder of a user in /tmp is ours: if others may enter it, no claim in it is safe."""
+    monkeypatch.setattr(job_claims, "SHARED_PLACES", (tmp_path,))
+    folder = tmp_path / f"holdfast-{os.geteuid()}"
+    folder.mkdir()
+    folder.chmod(0o755)
+    claims = JobClaims([folder / "claims"])
+    claims.take("job")
+    assert f": {folder}: its mode is 0755, so others may enter it; chmod 0700 {folder}" in caplog.text
+    assert claims.descriptors("job") == ()
     claims.close()
 
 
