@@ -12,6 +12,7 @@ import msgspec
 
 import supervisor
 from supervisor.cli import output
+from supervisor.cli.current_folder import current_folder
 from supervisor.cli.events import events_of
 from supervisor.cli.supervisor_discovery import Supervisors
 from supervisor.config.job_spec import JobSpec
@@ -77,7 +78,7 @@ def execute(arguments: Namespace) -> int:
 def _request(arguments: Namespace) -> RunRequest:
     """Returns what a run with these options would ask for. Raises what the run would raise."""
     options: list[str] = arguments.run_options
-    return parse_run([*options, "script.py"], environ=os.environ, cwd=os.getcwd())
+    return parse_run([*options, "script.py"], environ=os.environ, cwd=current_folder())
 
 
 def _earlier(arguments: Namespace) -> timeout_checks.Measured:

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.cli import name_conflicts
+from supervisor.cli.current_folder import current_folder
 from supervisor.cli.event_handlers import event_handlers
 from supervisor.config.environment import ONE_THREAD
 from supervisor.config.job_spec import Entry, JobSpec
@@ -34,11 +35,15 @@ SPAWNER_END_TIMEOUT_S = 10.0  # it kills what is left after 5 s
 
 def execute_argv(argv: Sequence[str]) -> int:
     """Runs the whole command and returns its exit code. Blocks until the job has ended. Raises HoldfastError."""
-    cwd = _folder()
+    cwd = current_folder()
     request = parse_run(argv, environ=os.environ, cwd=cwd)
     if not cwd and request.spec.entry is Entry.SCRIPT and not os.path.isabs(request.spec.command[0]):
         raise InvalidRequestError(
             f"cannot run {request.spec.command[0]}: the current folder was removed; go to one that exists"
+        )
+    if not cwd and request.spec.log_dir and not os.path.isabs(request.spec.log_dir):
+        raise InvalidRequestError(
+            f"cannot keep logs in {request.spec.log_dir}: the current folder was removed; go to one that exists"
         )
     for warning in (*request.warnings, *_hidden_client(request, cwd), *_other_environment(request, os.environ)):
         if warning != ONE_THREAD:  # It is said once the first workers start.
@@ -88,14 +93,6 @@ def _other_environment(request: RunRequest, environ: Mapping[str, str]) -> tuple
         f"warning: the ranks run in {sys.executable}, which has no torch, and not in the active environment {active}; "
         f"for that one: --python python3",
     )
-
-
-def _folder() -> str:
-    """Returns the current folder; "" if it was removed: the job still runs in it, as it would without us."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""
 
 
 def _whose(request: RunRequest) -> str:

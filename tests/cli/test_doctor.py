@@ -44,6 +44,16 @@ def test_a_page_for_people(capsys: pytest.CaptureFixture[str]):
     assert re.search(r"; \d+ ok, \d+ skipped\n$", told)
 
 
+def test_a_folder_that_was_removed_is_no_problem(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_a_document_for_programs(capsys: pytest.CaptureFixture[str]):
     assert main(["doctor", "-o", "json", "--python", "/env/python"]) == 0
     document = json.loads(capsys.readouterr().out)

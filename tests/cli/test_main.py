@@ -48,6 +48,32 @@ def test_mistakes_are_usage_errors(arguments: list[str], message: str, capsys: p
     assert shown.out == ""
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["healthd", "--config", "x"], "cannot run holdfast healthd: the current folder was removed"),
+        (["attribution", "--app-log-dir", "."], "cannot run holdfast attribution: the current folder was removed"),
+        (["daemon", "--socket-dir", "rel"], "cannot run holdfast daemon: the current folder was removed"),
+        (
+            ["run", "--log-dir", "rel", "--no-python", "true"],
+            "cannot keep logs in rel: the current folder was removed",
+        ),
+    ],
+)
+def test_a_relative_path_in_a_folder_that_was_removed_is_a_usage_error(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert cli.main(arguments) == 2
+    assert capfd.readouterr().err == f"holdfast: {message}; go to one that exists\n"
+
+
 def test_a_broken_journal_is_a_configuration_error(tmp_path: Path) -> None:
     home = Home(tmp_path)
     (home.state / "journal.db").write_bytes(b"this is no database" * 100)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.cli.report import write_file
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.journal.journal import Journal
+from supervisor.errors import InvalidRequestError
 from supervisor.ports.reports import JobReport
 from tests.cli.supervised import Home, widest
 from tests.edges.operators.fake_job_service import running
@@ -97,3 +99,11 @@ def test_what_can_not_be_done_is_said(home: Home, arguments: tuple[str, ...], co
     done = home.holdfast(*arguments)
     assert (done.code, done.out) == (code, "")
     assert why in done.err
+
+
+def test_a_file_for_a_folder_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(InvalidRequestError, match=r"cannot write r\.html: the current folder was removed; go to one"):
+        write_file(Path("r.html"), "page")
