@@ -6,6 +6,7 @@ import re
 from argparse import ArgumentTypeError
 from datetime import datetime
 
+from supervisor.config.values import plain
 from supervisor.edges.machine.clock import Clock
 
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
@@ -66,7 +67,7 @@ def _number(text: str, what: str) -> int:
 def share(text: str) -> float:
     """Reads a number from 0 to 1, or a percentage."""
     try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        value = float(plain(text.removesuffix("%"))) / (100 if text.endswith("%") else 1)
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:

@@ -14,6 +14,7 @@ import anyio
 
 from supervisor.config.attribution_settings import EXPORT_VARIABLE, KEY_VARIABLE, MANAGED_ADDRESS, NO_MODEL, read_key
 from supervisor.config.redaction import redacted_url
+from supervisor.config.values import plain
 from supervisor.edges.machine.own_process import sd_notify, signals
 from supervisor.edges.operators import http_server
 from supervisor.errors import ConfigurationError, InvalidRequestError
@@ -69,7 +70,7 @@ def listen_address(text: str) -> tuple[str, int]:
     """Raises InvalidRequestError unless it is one address: without authentication, all addresses are too many."""
     host, _, port = text.rpartition(":")
     try:
-        number = int(port)
+        number = int(plain(port))
         is_all = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host.strip("[]")).is_unspecified
     except ValueError:
         raise InvalidRequestError(f"cannot listen at {text!r}: it is not an address; write {DEFAULT_LISTEN}") from None

@@ -8,6 +8,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from supervisor.cli import output
 from supervisor.cli.supervisor_discovery import Supervisors, add_place_arguments
+from supervisor.config.values import plain
 from supervisor.errors import ConfigurationError, InvalidRequestError
 
 INTERVAL_MIN_S = 0.5
@@ -54,7 +55,7 @@ def execute(arguments: Namespace) -> int:
 
 def _interval(text: str) -> float:
     try:
-        seconds = float(text)
+        seconds = float(plain(text))
     except ValueError:
         seconds = 0.0
     if not INTERVAL_MIN_S <= seconds < 3600:

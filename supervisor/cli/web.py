@@ -14,6 +14,7 @@ from holdfast_wire import private_files, regular_file
 from supervisor.cli import output
 from supervisor.cli.supervisor_discovery import add_place_arguments
 from supervisor.config.launch_values import join_endpoint
+from supervisor.config.values import plain
 from supervisor.edges.machine.own_process import signals
 from supervisor.edges.operators import http_server
 from supervisor.errors import ConfigurationError, InvalidRequestError
@@ -60,7 +61,7 @@ def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     host = host.strip("[]")
     try:
-        number = int(port)
+        number = int(plain(port))
         ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
     except ValueError:
         number = -1

@@ -6,7 +6,7 @@ import re
 from typing import cast
 
 from supervisor.config.job_spec import Redirect
-from supervisor.config.values import Kind, Shape, ValueProblem, show_list
+from supervisor.config.values import Kind, Shape, ValueProblem, plain, show_list
 
 WORKERS_MAX = 1024  # workers on one node
 NODES_MAX = 100_000
@@ -45,7 +45,7 @@ def parse_workers(value: str) -> int | str:
     if word == "xpu":
         raise ValueProblem("Intel GPUs are not supported yet", "write their number")
     try:
-        count = int(word)
+        count = int(plain(word))
     except ValueError:
         raise ValueProblem("it is neither a number nor auto, cpu or gpu", "write the number of workers") from None
     if not 1 <= count <= WORKERS_MAX:

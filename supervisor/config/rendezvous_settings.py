@@ -272,7 +272,7 @@ def _options(given: Mapping[str, Given]) -> dict[str, str]:
 def _seconds(options: Mapping[str, str], key: str, default_s: float, *, least: float) -> float:
     text = options.get(key, str(default_s))
     try:
-        value = float(text)
+        value = float(values.plain(text))
     except ValueError:
         value = -1.0
     if not least <= value < float("inf"):

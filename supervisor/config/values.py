@@ -82,9 +82,16 @@ def parse_boolean(text: str) -> bool:
     raise ValueProblem("it is neither true nor false", "write true or false")
 
 
+def plain(text: str) -> str:
+    """Returns the text of a number. Raises ValueError for what only Python takes: `1_0`, digits of other scripts."""
+    if "_" in text or not text.isascii():
+        raise ValueError(text)
+    return text
+
+
 def _parse_float(text: str, what: str, example: str) -> float:
     try:
-        value = float(text)
+        value = float(plain(text))
     except ValueError:
         raise ValueProblem(f"{what} must be a plain number", f"write a number such as {example}") from None
     if not math.isfinite(value):
@@ -150,7 +157,7 @@ def integer(low: int, high: int, unit: str = "", metavar: str = "N", *, none: bo
         if none and text.strip().lower() in NONE_WORDS:
             return None
         try:
-            value = int(text)
+            value = int(plain(text))
         except ValueError:
             raise ValueProblem("it is not a whole number", f"write a whole number from {low} to {high}") from None
         _within(value, low, high, unit)
@@ -203,7 +210,7 @@ def parse_signal(value: str) -> int:
     """Reads a signal by name in any case, with or without SIG, or by number."""
     name = value.strip().upper()
     try:
-        return int(signal.Signals(int(name)))
+        return int(signal.Signals(int(plain(name))))
     except ValueError:
         pass
     found = signal.Signals.__members__.get(name) or signal.Signals.__members__.get("SIG" + name)
