@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -25,6 +26,7 @@ SUPERVISORS = ("run", "daemon")  # they raise the limit on open files to the har
 
 def main() -> int:
     """The console script `holdfast`, also to be run as a file. Returns the exit code."""
+    end_silently_while_loading()
     if refused := refused_for_room(sys.argv[1:]):
         return refused
     gc.disable()  # What is loaded stays, and a start waits for it: `supervisor.cli` enables it for the command itself.
@@ -35,6 +37,12 @@ def main() -> int:
         sys.stderr.write(f"holdfast: cannot run: {missing(error)}\n")
         return CONFIGURATION_ERROR
     return command_line.main()
+
+
+def end_silently_while_loading() -> None:
+    """Lets Ctrl-C end this process without a traceback; `supervisor.cli` handles it from the command on."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, as in the background
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def refused_for_room(arguments: list[str]) -> int:

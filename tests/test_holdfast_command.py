@@ -6,6 +6,7 @@ Each is a virtual environment with the files that pip would put there; nothing i
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -224,3 +225,26 @@ def test_command_client_and_distribution_have_one_version() -> None:
     """`holdfast doctor` compares those of a supervisor and a client."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["version"] == supervisor.__version__ == channel_protocol.CLIENT_VERSION
+
+
+@pytest.mark.parametrize(
+    ("loaded", "ignored", "code"),
+    [("supervisor.cli", False, -signal.SIGINT), ("supervisor.cli", True, 0), ("supervisor.cli.parsing", False, 130)],
+)
+def test_an_interrupt_while_the_command_loads_shows_no_traceback(loaded: str, ignored: bool, code: int):
+    command = f"""
+import os, signal, sys
+if {ignored}:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {loaded!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.path.insert(0, {str(ROOT)!r})
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["holdfast", "jobs", "--help"]
+import holdfast_command
+sys.exit(holdfast_command.main())
+"""
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (code, "")

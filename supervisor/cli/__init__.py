@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -117,6 +118,8 @@ def _run_command(command: Command, arguments: list[str]) -> int:
     module = import_module(command.module)
     gc.freeze()
     gc.enable()  # It may be disabled, to load faster: see holdfast_command.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as holdfast_command sets it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if command.takes_raw_arguments:
         return module.execute_argv(arguments)
     from supervisor.cli.parsing import Parser
