@@ -346,7 +346,7 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
     lost = rendezvous_round.excluded_verdict(state, 1 if event.restart_allowed else event.exit_code)
     if lost is not None:
         verdict = msgspec.structs.replace(lost, reason=f"{event.reason}; {lost.reason}")
-        return job_termination.wind_down(state, verdict, now_s)
+        return job_termination.wind_down(with_failure(state, event, now_s, ends_job=True), verdict, now_s)
     runs = isinstance(state.phase, Running)
     fault = restart_policy.FaultHappened(
         node=event.node,
@@ -361,6 +361,7 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
     state = msgspec.structs.replace(state, policy=policy)
     actions: list[Action] = []
     for decision in decisions:
+        more: tuple[Action, ...] = ()
         match decision:
             case restart_policy.Warn(kind, reason):
                 if kind != suspected_nodes.NODE_SUSPECTED or len(state.members) > 1:  # A single node has no peer.
@@ -369,11 +370,10 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
                 actions.append(said(state, "fault_tolerated", reason))
                 gone = lost_node_replacement.gone(state, event.node, event.reason)
                 state, more = _step_calls(lost_node_replacement.vacate(state, event.node), gone, now_s, jitter)
-                actions += more
             case restart_policy.GiveUp(verdict):
                 may_be_stop = event.may_be_stop and event.restart_allowed
+                state = with_failure(state, event, now_s, ends_job=True)
                 state, more = job_termination.wind_down(state, verdict, now_s, may_be_stop=may_be_stop)
-                actions += more
             case restart_policy.Restart(delay_s, reason):
                 # Running nodes must stop at once; where nothing runs, even a new spawner waits for the delay.
                 is_announced = runs or not delay_s
@@ -389,9 +389,9 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
                 if is_announced:
                     actions += rendezvous_round.announce(state, reason)
                 state, more = rendezvous_round.close_round(state, now_s)
-                actions += more
             case _:
                 assert_never(decision)
+        actions += more
     return state, tuple(actions)
 
 

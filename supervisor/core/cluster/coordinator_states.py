@@ -174,9 +174,13 @@ def with_parts(state: State, parts: tuple[str, ...]) -> State:
     return msgspec.structs.replace(state, parts=parts, processes=processes)
 
 
-def with_failure(state: State, failed: NodeFailed, now_s: float) -> State:
-    """Notes what is decided on now; in a round that another failure has opened, that one stays the first."""
-    if state.first_failure and not isinstance(state.phase, Running):
+def with_failure(state: State, failed: NodeFailed, now_s: float, *, ends_job: bool = False) -> State:
+    """Notes what is decided on now; in a round that another failure has opened, that one stays the first.
+
+    If this failure ends the job, the verdict names it: what came before it is looked for from there.
+    """
+    is_named = ends_job and failed.first_failure
+    if state.first_failure and not isinstance(state.phase, Running) and not is_named:
         return state
     return msgspec.structs.replace(state, first_failure=failed.first_failure, failed_on=failed.node, failed_at_s=now_s)
 

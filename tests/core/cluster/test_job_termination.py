@@ -254,6 +254,17 @@ def test_the_verdict_names_the_failure_that_came_first_on_any_node() -> None:
     assert [each.event.kind for each in play.of(Publish)] == ["root_cause_found"]
 
 
+def test_the_verdict_on_a_fault_in_a_round_names_what_came_before_it() -> None:
+    """Rank 2 had asked that the workload ends at the next fault, which was the one of node a."""
+    play = running(max_restarts=3) >> NodeFailed("a", 0, "rank 0 raised", first_failure="rank 0 raised")
+    lost, asked = "rank 2 lost its peer", "rank 2 asked to end the job; then rank 2 lost its peer"
+    play >> NodeFailed("b", 0, asked, restart_allowed=False, first_failure=lost)
+    play.at(1.0) >> NodeStopped("a", all_succeeded=False, cause=Cause("rank 0 raised", 2.0))
+    play >> NodeStopped("b", all_succeeded=False, cause=Cause(lost, 0.5))
+    assert verdict(play).reason == "rank 2 asked to end the job; then rank 0 raised"
+    assert [each.event.kind for each in play.of(Publish)] == ["root_cause_found"]
+
+
 def test_a_report_that_comes_late_makes_no_failure_younger_than_it_was_seen() -> None:
     play = running() >> NodeFailed("a", 0, "rank 0 raised", first_failure="rank 0 raised")
     play.at(1.0) >> NodeStopped("b", all_succeeded=False, cause=Cause("rank 3 lost its peer", 0.9))
