@@ -67,11 +67,11 @@ def _torch() -> str:
 
 
 def _tools() -> Iterator[str]:
-    """Yields what the tests themselves need; linters are not among it."""
+    """Yields what the tests themselves need: import-linter draws a page, other linters are not among it."""
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     bound = {each.partition("==")[0] for each in constraints()}
     for each in groups["dev"]:
-        if isinstance(each, str) and not re.match(r"ruff|pyright|import-linter|types-", each):
+        if isinstance(each, str) and not re.match(r"ruff|pyright|types-", each):
             found = BOUND.match(each)
             if found is None or found[1] not in bound:
                 yield each
