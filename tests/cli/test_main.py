@@ -52,7 +52,10 @@ def test_mistakes_are_usage_errors(arguments: list[str], message: str, capsys: p
     ("arguments", "message"),
     [
         (["healthd", "--config", "x"], "cannot run holdfast healthd: the current folder was removed"),
-        (["attribution", "--app-log-dir", "."], "cannot run holdfast attribution: the current folder was removed"),
+        (
+            ["attribution", "--app-log-dir", ".", "--listen", "127.0.0.1:0"],
+            "cannot run holdfast attribution: the current folder was removed",
+        ),
         (["daemon", "--socket-dir", "rel"], "cannot run holdfast daemon: the current folder was removed"),
         (
             ["run", "--log-dir", "rel", "--no-python", "true"],

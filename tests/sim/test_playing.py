@@ -180,7 +180,7 @@ def test_nodes_leave_and_the_job_succeeds_without_them(kind: Kind):
     assert any(has_left(play_seed(seed, leaving=True)) for seed in range(SEEDS))
 
 
-@pytest.mark.parametrize("kind", sorted(set(Kind) - DEPARTURES - {Kind.RANK_TERMINATED}))
+@pytest.mark.parametrize("kind", sorted(set(Kind) - DEPARTURES - {Kind.RANK_TERMINATED, Kind.DEFECT}))
 def test_every_kind_of_fault_strikes(kind: Kind):
     loses_data = kind is Kind.BACKEND_WIPED_UNSEEN  # the other mix has them all
     setups = (draw_setup(seed, loses_data=loses_data) for seed in range(SEEDS))

@@ -70,7 +70,7 @@ def _tools() -> Iterator[str]:
     """Yields what the tests themselves need: import-linter draws a page, other linters are not among it."""
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     bound = {each.partition("==")[0] for each in constraints()}
-    for each in groups["dev"]:
+    for each in (*groups["dev"], *groups["docs"]):
         if isinstance(each, str) and not re.match(r"ruff|pyright|types-", each):
             found = BOUND.match(each)
             if found is None or found[1] not in bound:
