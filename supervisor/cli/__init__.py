@@ -46,7 +46,10 @@ def _code(argv: Sequence[str] | None) -> int:
         code = _dispatch(arguments)
         sys.stdout.flush()
     except HoldfastError as error:
-        return _say(str(error), error.exit_code)
+        code = _say(str(error), error.exit_code)
+        for line in getattr(error, "__notes__", ()):  # which are there to be copied
+            standard_streams.say(line)
+        return code
     except BrokenPipeError:
         standard_streams.stdout_is_broken()
         return BROKEN_PIPE

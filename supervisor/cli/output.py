@@ -69,7 +69,7 @@ def write(text: str) -> None:
 
 def say(text: str) -> None:
     """Writes a message for people, not a result: if stderr can't be written, the command goes on without it."""
-    standard_streams.say(f"holdfast: {printable.one_line(text)}")
+    standard_streams.say(f"holdfast: {text}")
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], page: Paper) -> str:

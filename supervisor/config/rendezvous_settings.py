@@ -124,14 +124,15 @@ def _missing(asked: Given, endpoint: Given | None, *, is_named: bool) -> Holdfas
     ]
     meet = str(endpoint.value) if endpoint is not None and has_endpoint else f"HOST:{DEFAULT_PORT}"
     host = "" if has_endpoint else ", with the first node's address for HOST"
-    return asked.problem(
-        f"several nodes must be told {' and '.join(missing)}",
-        f"write on each{host}:\n"
-        f"  holdfast run {asked.shown} --rdzv-endpoint {meet} --rdzv-id NAME …\n"
-        "nodes that share no home folder also need a secret, made on one and copied to each:\n"
-        "  (umask 077; head -c 32 /dev/urandom | base64 > job.token)\n"
+    error = asked.problem(f"several nodes must be told {' and '.join(missing)}", f"write on each{host}:")
+    for line in (
+        f"  holdfast run {asked.shown} --rdzv-endpoint {meet} --rdzv-id NAME …",
+        "nodes that share no home folder also need a secret, made on one and copied to each:",
+        "  (umask 077; head -c 32 /dev/urandom | base64 > job.token)",
         f"  holdfast run {asked.shown} --rdzv-endpoint {meet} --rdzv-id NAME --rdzv-conf token_file=job.token …",
-    )
+    ):
+        error.add_note(line)
+    return error
 
 
 def with_nodes(spec: JobSpec, given: Mapping[str, Given], environ: Mapping[str, str]) -> JobSpec:

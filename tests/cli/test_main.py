@@ -49,6 +49,26 @@ def test_mistakes_are_usage_errors(arguments: list[str], message: str, capsys: p
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        ("@",),
+        ("status", "@"),
+        ("status", "two", "@"),
+        ("status", "--socket-dir", "/@"),
+        ("report", "job", "-o", "@"),
+        ("run", "--ft-cfg-path", "@", "train.py"),
+        ("daemon", "--@"),
+    ],
+)
+def test_a_refusal_is_one_line_that_controls_no_terminal(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    refused = Home(tmp_path).holdfast(*(each.replace("@", "esc\x1b[31m\nholdfast: fake") for each in arguments))
+    assert refused.code != 0
+    (line,) = refused.err.splitlines()
+    assert line.startswith("holdfast: cannot ")
+    assert r"esc\x1b[31m" in line
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["healthd", "--config", "x"], "cannot run holdfast healthd: the current folder was removed"),

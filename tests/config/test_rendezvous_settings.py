@@ -148,7 +148,7 @@ def test_what_several_nodes_must_be_told_is_said_at_once():
     def said(*argv: str) -> str:
         with pytest.raises(InvalidRequestError) as caught:
             spec(*argv)
-        return str(caught.value)
+        return "\n".join((str(caught.value), *caught.value.__notes__))
 
     line = "  holdfast run --nnodes 6:8 --rdzv-endpoint HOST:29400 --rdzv-id NAME"
     assert said("--nnodes=6:8") == (

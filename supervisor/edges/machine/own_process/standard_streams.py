@@ -48,10 +48,14 @@ def open_missing() -> None:
 
 
 def say(text: str, *, wait_s: float = WAIT_S) -> bool:
-    """Writes a line to stderr, without secrets. Returns False if it is lost. Never raises. Blocks briefly at most."""
-    from supervisor.config.redaction import redacted_text  # Late: most commands have nothing to say.
+    """Writes one line to stderr that has no secrets and controls no terminal.
 
-    return write(sys.stderr, f"{redacted_text(text)}\n", wait_s=wait_s)
+    Returns False if it is lost. Never raises. Blocks briefly at most.
+    """
+    from supervisor.config.redaction import redacted_text  # Late: most commands have nothing to say.
+    from supervisor.core.printable import one_line
+
+    return write(sys.stderr, f"{one_line(redacted_text(text))}\n", wait_s=wait_s)
 
 
 def write(stream: TextIO, text: str, *, wait_s: float = WAIT_S) -> bool:
