@@ -21,6 +21,7 @@ TRY_AGAIN = 75  # a limit is reached
 CANNOT_BE_PARSED = 1  # the job has failed, as it would by itself
 _SOURCE_BYTES_MAX = 4 * 1024 * 1024
 _LINE_CHARACTERS_MAX = 100
+_FIRST_LINE_BYTES_MAX = 255  # of a script, as the kernel reads it
 
 
 class Refusal(NamedTuple):
@@ -94,11 +95,35 @@ def _why_no_program(name: str) -> str:
     if os.sep in name:
         if not os.path.exists(name):
             return "there is no such program; check the path"
-        return "" if os.access(name, os.X_OK) else "it is not executable; make it so with chmod +x"
-    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    if any(os.access(os.path.join(folder, name), os.X_OK) for folder in folders):
+        if os.path.isdir(name):
+            return "it is a directory; name the program in it"
+        if not os.access(name, os.X_OK):
+            return "it is not executable; make it so with chmod +x"
+        return _why_no_interpreter(name)
+    paths = [os.path.join(folder, name) for folder in os.environ.get("PATH", os.defpath).split(os.pathsep)]
+    found = [path for path in paths if os.access(path, os.X_OK) and not os.path.isdir(path)]
+    if not found:
+        return "no folder in PATH has such a program; check its name"
+    whys = [_why_no_interpreter(path) for path in found]
+    return whys[0] if all(whys) else ""  # A program that can't be started leaves its place to the next in PATH.
+
+
+def _why_no_interpreter(path: str) -> str:
+    """Returns why the interpreter in a script's first line can't be started; "" for other programs."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(_FIRST_LINE_BYTES_MAX)
+    except OSError:  # It may be started without being read.
         return ""
-    return "no folder in PATH has such a program; check its name"
+    line, end, _ = start.partition(b"\n")
+    if not line.startswith(b"#!") or not end:
+        return ""
+    named = os.fsdecode(line[2:].replace(b"\t", b" ").lstrip(b" ").partition(b" ")[0])
+    if not named or os.path.exists(named):
+        return ""
+    shown = named if named.isprintable() else ascii(named)
+    why = f"its first line names the interpreter {shown}, which is not there"
+    return f"{why}; " + ("end its lines with LF, not CR LF" if named.endswith("\r") else "correct that line")
 
 
 def _missing_modules(settings: SpawnerSettings) -> list[str]:

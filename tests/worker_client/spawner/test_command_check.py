@@ -117,6 +117,42 @@ def test_commands_are_looked_for_as_the_kernel_does(folder: Path) -> None:
     said = asked("./tool", entry="command")
     assert said is not None
     assert said.reason == "cannot run ./tool: it is not executable; make it so with chmod +x"
+    (folder / "tools").mkdir()
+    said = asked("./tools", entry="command")
+    assert said == Refusal("cannot run ./tools: it is a directory; name the program in it", NOT_THERE)
+
+
+@pytest.mark.parametrize(
+    ("first_line", "why"),
+    [
+        ("#!/no/interp -u", "/no/interp, which is not there; correct that line"),
+        ("#! \t/no/interp", "/no/interp, which is not there; correct that line"),
+        ("#!/bin/sh\r", r"'/bin/sh\r', which is not there; end its lines with LF, not CR LF"),
+        ("#!/bin/sh", ""),
+        ("#!/usr/bin/env no-such", ""),  # env decides
+        ("no interpreter", ""),
+    ],
+)
+def test_a_script_whose_interpreter_is_missing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, first_line: str, why: str
+) -> None:
+    tool = folder / "bin" / "tool"
+    tool.parent.mkdir()
+    tool.write_text(f"{first_line}\nexit 0\n", newline="")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent))
+    for name in ("bin/tool", "tool"):
+        reason = f"cannot run {name}: its first line names the interpreter {why}"
+        assert asked(name, entry="command") == (Refusal(reason, NOT_THERE) if why else None)
+
+
+def test_a_folder_in_path_that_works_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("first", "#!/no/interp\n"), ("second", "#!/bin/sh\n")):
+        (folder / name).mkdir()
+        (folder / name / "tool").write_text(text)
+        (folder / name / "tool").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}/first:{folder}/second")
+    assert asked("tool", entry="command") is None
 
 
 @pytest.mark.parametrize("method", ["auto", "exec"])
