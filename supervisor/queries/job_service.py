@@ -75,7 +75,7 @@ class JobService:
         self._workers = workers
         self._clock = clock
         self._claims = claims
-        self._joining: set[str] = set()  # jobs that still look for their other nodes and are not ours yet
+        self._joining: dict[str, int] = {}  # since when (Unix ns) a job, not ours yet, looks for its other nodes
         self._node_name = machines.node_name
         self._log_dir = log_dir
         self._cordon_reason: str | None = None
@@ -95,15 +95,12 @@ class JobService:
         known = self._jobs.get(spec.job_id)
         is_live = known is not None and (known.ended_at_ns is None or known.spawner is not None)
         if is_live or spec.job_id in self.expected or spec.job_id in self._joining:
-            raise AlreadyExistsError(
-                f"cannot start job {spec.job_id}: this supervisor has a job of that id that has not ended; choose "
-                f"another --job-id, or holdfast stop {spec.job_id}"
-            )
+            raise self._is_live(spec.job_id)
         check_log_dir(spec.log_dir)
         node, meets_at = (spec.nodes.name, spec.nodes.meets_at) if spec.nodes is not None else ("", "")
         submitted_at_ns = self._claims.take(spec.job_id, node=node, meets_at=meets_at)
         if self._meetings is not None and spec.nodes is not None:
-            spec = await self._meet(self._meetings, spec)
+            spec = await self._meet(self._meetings, spec, submitted_at_ns)
         self._forget_oldest()
         self._jobs.pop(spec.job_id, None)  # an earlier run is in the journal; the newest comes last
         job = JobRecord(
@@ -130,9 +127,23 @@ class JobService:
                 f"try again once it takes jobs, or run holdfast uncordon {self._node_name}"
             )
 
-    async def _meet(self, meetings: Meetings, spec: JobSpec) -> JobSpec:
+    def _is_live(self, job_id: str) -> AlreadyExistsError:
+        """Returns the refusal of a second job of this id, which names the first one as job_claims.py does."""
+        from datetime import datetime  # Late: only a refusal needs it.
+
+        known = self.expected.report(job_id) or self._jobs.get(job_id)
+        since_ns = self._joining.get(job_id, known.submitted_at_ns if known is not None else None)
+        since = ""
+        if since_ns is not None:
+            since = f" since {datetime.fromtimestamp(since_ns // 10**9).astimezone().isoformat()}"
+        return AlreadyExistsError(
+            f"cannot start job {job_id}: a job of that id is live{since}, under the supervisor with pid {os.getpid()}; "
+            f"choose another --job-id, or holdfast stop {job_id}"
+        )
+
+    async def _meet(self, meetings: Meetings, spec: JobSpec, submitted_at_ns: int) -> JobSpec:
         """Returns the job as this node runs it, once the connection to its other nodes is open."""
-        self._joining.add(spec.job_id)
+        self._joining[spec.job_id] = submitted_at_ns
         try:
             met = await meetings.open(spec, self._keep)
             self._check_not_cordoned(spec.job_id)  # meeting took a while
@@ -141,7 +152,7 @@ class JobService:
             self._claims.release(spec.job_id)
             raise
         finally:
-            self._joining.discard(spec.job_id)
+            del self._joining[spec.job_id]
         return met
 
     async def meet_again(self, spec: JobSpec, kept: JobSessions | None) -> None:

@@ -96,7 +96,7 @@ async def test_while_a_way_opens_its_id_is_taken_other_jobs_begin_and_a_cordon_h
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(submit)
             await settled()
-            with pytest.raises(AlreadyExistsError, match="cannot start job j: this supervisor has a job of that id"):
+            with pytest.raises(AlreadyExistsError, match="cannot start job j: a job of that id is live since"):
                 await world.job_service.submit(replace(SHARED, nodes=None), {})
             with anyio.fail_after(LIMIT_S):
                 await world.job_service.submit(JobSpec("alone", ("t.py",)), {})
