@@ -30,6 +30,17 @@ class AlreadyExistsError(HoldfastError):
     reason = "ALREADY_EXISTS"
     exit_code = 75
 
+    @classmethod
+    def of_live_job(cls, job_id: str, *, since_ns: int, pid: int, where: str = "") -> AlreadyExistsError:
+        """Names the supervisor that runs the job, by its pid, and since when."""
+        from datetime import datetime  # Late: only a refusal needs it.
+
+        since = datetime.fromtimestamp(since_ns // 10**9).astimezone().isoformat()
+        return cls(
+            f"cannot start job {job_id}: a job of that id{where} is live since {since}, under the supervisor with pid "
+            f"{pid}; choose another --job-id, or holdfast stop {job_id}"
+        )
+
 
 class InvalidRequestError(HoldfastError):
     """The request is wrong in any state; repeating it does not help."""

@@ -92,10 +92,8 @@ class JobService:
     async def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
         self._check_not_cordoned(spec.job_id)
         await self.expected.until_known(spec.job_id)
-        known = self._jobs.get(spec.job_id)
-        is_live = known is not None and (known.ended_at_ns is None or known.spawner is not None)
-        if is_live or spec.job_id in self.expected or spec.job_id in self._joining:
-            raise self._is_live(spec.job_id)
+        if (since_ns := self._live_since_ns(spec.job_id)) is not None:
+            raise AlreadyExistsError.of_live_job(spec.job_id, since_ns=since_ns, pid=os.getpid())
         check_log_dir(spec.log_dir)
         node, meets_at = (spec.nodes.name, spec.nodes.meets_at) if spec.nodes is not None else ("", "")
         submitted_at_ns = self._claims.take(spec.job_id, node=node, meets_at=meets_at)
@@ -127,19 +125,15 @@ class JobService:
                 f"try again once it takes jobs, or run holdfast uncordon {self._node_name}"
             )
 
-    def _is_live(self, job_id: str) -> AlreadyExistsError:
-        """Returns the refusal of a second job of this id, which names the first one as job_claims.py does."""
-        from datetime import datetime  # Late: only a refusal needs it.
-
-        known = self.expected.report(job_id) or self._jobs.get(job_id)
-        since_ns = self._joining.get(job_id, known.submitted_at_ns if known is not None else None)
-        since = ""
-        if since_ns is not None:
-            since = f" since {datetime.fromtimestamp(since_ns // 10**9).astimezone().isoformat()}"
-        return AlreadyExistsError(
-            f"cannot start job {job_id}: a job of that id is live{since}, under the supervisor with pid {os.getpid()}; "
-            f"choose another --job-id, or holdfast stop {job_id}"
-        )
+    def _live_since_ns(self, job_id: str) -> int | None:
+        """Returns since when a job of this id is live here (Unix ns); None: there is none."""
+        if job_id in self._joining:
+            return self._joining[job_id]
+        job = self._jobs.get(job_id)
+        if job is not None and (job.ended_at_ns is None or job.spawner is not None):
+            return job.submitted_at_ns
+        expected = self.expected.report(job_id)
+        return expected.submitted_at_ns if expected is not None else None
 
     async def _meet(self, meetings: Meetings, spec: JobSpec, submitted_at_ns: int) -> JobSpec:
         """Returns the job as this node runs it, once the connection to its other nodes is open."""

@@ -2,7 +2,6 @@
 
 import logging
 import os
-from datetime import datetime
 from pathlib import Path
 
 import anyio
@@ -153,13 +152,8 @@ async def test_end_all_ends_every_job_and_takes_no_new_one(tmp_path: Path) -> No
 async def test_refusals_name_what_is_wrong(tmp_path: Path) -> None:
     async with World.opened(tmp_path) as world:
         await world.submit(spec())
-        with pytest.raises(AlreadyExistsError) as refused:
+        with pytest.raises(AlreadyExistsError, match=rf"since \S+[+-]\d\d:\d\d, under the .* with pid {os.getpid()};"):
             await world.job_service.submit(spec(), {})
-        since = datetime.fromtimestamp(world.jobs["j"].submitted_at_ns // 10**9).astimezone().isoformat()
-        assert str(refused.value) == (
-            f"cannot start job j: a job of that id is live since {since}, under the supervisor with pid {os.getpid()}; "
-            "choose another --job-id, or holdfast stop j"
-        )
         with pytest.raises(InvalidRequestError, match="cannot keep logs in"):
             await world.job_service.submit(JobSpec("k", ("t.py",), log_dir="/" + "x" * 300), {})
         assert world.claims.held == {"j"}

@@ -244,17 +244,16 @@ def refusal(job_id: str, folders: Sequence[Path]) -> AlreadyExistsError:
     """Returns the error for a claim that one of these folders shows as held."""
     from datetime import datetime  # Late: only a refusal needs it.
 
-    remedy = f"choose another --job-id, or holdfast stop {job_id}"
     held_by = holder(job_id, folders)
     if held_by is None:
-        return AlreadyExistsError(f"cannot start job {job_id}: a job of that id is live on this node; {remedy}")
-    since = datetime.fromtimestamp(held_by.since_ns // 10**9).astimezone().isoformat()
+        return AlreadyExistsError(
+            f"cannot start job {job_id}: a job of that id is live on this node; choose another --job-id, or holdfast "
+            f"stop {job_id}"
+        )
     if held_by.is_alive:
         where = f", whose nodes meet at {held_by.meets_at}," if held_by.meets_at else ""
-        return AlreadyExistsError(
-            f"cannot start job {job_id}: a job of that id{where} is live since {since}, under the supervisor with pid "
-            f"{held_by.pid}; {remedy}"
-        )
+        return AlreadyExistsError.of_live_job(job_id, since_ns=held_by.since_ns, pid=held_by.pid, where=where)
+    since = datetime.fromtimestamp(held_by.since_ns // 10**9).astimezone().isoformat()
     return AlreadyExistsError(
         f"cannot start job {job_id}: processes of a job of that id, started {since}, are left; their supervisor (pid "
         f"{held_by.pid}) is gone, and {how_they_end(job_id, folders)}; try again then, or choose another --job-id"
