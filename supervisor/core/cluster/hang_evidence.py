@@ -118,10 +118,11 @@ def _close(state: Taking, cycle: int) -> Outcome:
     quiet = Quiet((*state.late, *state.awaited))
     if verdict is None:
         return quiet, (*said, *(Send(node, ActOnHang(cycle)) for node in state.asking))
-    sentence = verdict.sentence
+    is_same = state.noticed.startswith(verdict.sentence)  # and the notice says for how long
+    sentence = state.noticed if is_same else verdict.sentence
     if state.awaited:
         sentence += f"; of the ranks of {', '.join(state.awaited)} nothing is known"
-    if state.noticed:
+    if state.noticed and not is_same:
         sentence += f"; first noticed: {state.noticed}"
     said.append(_explained(verdict, sentence, cycle))
     return quiet, (*said, *(Send(node, ActOnHang(cycle, sentence)) for node in state.asking))

@@ -74,6 +74,15 @@ def test_what_the_nodes_tell_leads_to_one_verdict_with_the_same_sentence_for_all
     assert play.of(Send) == [Send("a", ActOnHang(3, sentence)), Send("b", ActOnHang(3, sentence))]
 
 
+def test_a_verdict_does_not_repeat_what_was_noticed() -> None:
+    noticed = "rank 0 is stopped (SIGSTOP) for 3.0 s"
+    play = Playbook(hang_evidence.step, hang_evidence.initial_state(), cycle=3, nodes=("a",))
+    play >> StacksWanted("a", 3, (0,), 0.25, noticed)
+    stopped = RankFacts(0, ProcessFacts(ProcessState.STOPPED, stop_signal="SIGSTOP"))
+    play >> StacksTaken("a", 3, Evidence(facts=(stopped,)))
+    assert play.of(Send) == [Send("a", ActOnHang(3, noticed))]
+
+
 def test_answers_that_nodes_still_owe_are_counted_over_all_questions() -> None:
     """A question of another kind has to wait for them, since nothing says which question an answer belongs to."""
     play = asked("a", "b") >> taken("a")
