@@ -124,10 +124,8 @@ def _endpoint(spec: JobSpec) -> network.Endpoint | None:
 
 def _told(finding: DoctorFinding, page: output.Paper) -> str:
     """Prints a finding, and below it why it matters and what to type."""
-    grade = output.coloured(finding.grade.value, page) + " " * (8 - len(finding.grade.value))
-    head = f"{finding.area:<14}  {finding.check:<21}  "
-    found = output.folded(one_line(finding.found), page, indent=len(head) + 10)
-    lines = [f"{grade}  {head}{found}"]
+    cells = (finding.grade.value, finding.area, finding.check, finding.found)
+    lines = [output.row(cells, (8, 14, 21, 0), page)]
     for label, text in (("why", finding.why), ("do", finding.remedy)):
         if text:
             lines.append(f"{'':10}{label + ':':<5}" + output.folded(one_line(text), page, indent=15))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli import doctor, main
+from supervisor.cli import doctor, main, output
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.folders import private_registry
 from supervisor.edges.machine.journal.journal import Journal
@@ -102,3 +102,13 @@ def test_the_checks_of_a_node_are_made_as_a_run_would(tmp_path: Path, capsys: py
     assert main(["doctor", "--", "--ft-storage-health-check-path", f"{tmp_path}/none"]) == doctor.PROBLEMS
     told = capsys.readouterr().out
     assert re.search(r"^problem +checks +storage /\S+/none +\S+ can't be read: No such file", told, re.MULTILINE)
+
+
+def test_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def narrow(no_colour: bool = False) -> output.Paper:
+        return output.Paper(60, colours=no_colour)
+
+    monkeypatch.setattr(output, "paper", narrow)
+    main(["doctor"])
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
