@@ -33,6 +33,7 @@ OnStep = Callable[[str], None]
 
 NAME_BYTES = 4  # of a spawner without files
 
+_NOT_EXECUTABLE = (errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.EISDIR, errno.ENOEXEC, errno.ELOOP)
 _TOO_LONG = (
     "the kernel takes 128 KiB for one argument or variable, and for all of them together a quarter of the limit on the "
     "stack (ulimit -s): raise that, or pass some of them in a file"
@@ -116,6 +117,7 @@ def start_process(
         make_command = make_command or _make_command
         return _start(settings, spec, env, output_dir, make_command, claim, return_folder, on_step, apart=apart)
     except (OSError, ValueError, ImportError, subprocess.SubprocessError) as error:
+        _check_interpreter(error, spec)
         kind = ExhaustedError if kernel_error_remedies.remedy(error) else InvalidRequestError
         raise kind(f"cannot start the spawner of job {spec.job_id}: {_in_words(error)}; {_remedy(error)}") from error
 
@@ -244,6 +246,18 @@ def _open_output(path: Path, files: ExitStack) -> int:
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     os.set_blocking(descriptor, True)
     return descriptor
+
+
+def _check_interpreter(error: Exception, spec: JobSpec) -> None:
+    """Raises the error that names the flag or variable, if the interpreter that it names can't be executed."""
+    if not isinstance(error, OSError) or error.errno not in _NOT_EXECUTABLE or error.filename != spec.python:
+        return
+    from supervisor.config.launch_settings import PYTHON  # Late: only a mistake needs it.
+    from supervisor.config.value_origin import problem
+
+    if written := dict(spec.sources).get(PYTHON.name, ""):
+        remedy = "name a Python interpreter of this node"
+        raise problem(f"use {written}", error.strerror, remedy, from_flag=written.startswith("-")) from error
 
 
 def _in_words(error: Exception) -> str:

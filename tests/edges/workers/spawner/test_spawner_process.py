@@ -11,7 +11,7 @@ from holdfast_wire.spawner_settings import SpawnerCommand, SpawnerSettings
 
 from supervisor.config import JobSpec
 from supervisor.edges.workers.spawner.spawner_process import start_process
-from supervisor.errors import InvalidRequestError
+from supervisor.errors import ConfigurationError, InvalidRequestError
 
 
 def test_it_gets_the_job_s_environment_folder_and_one_end_of_the_link(tmp_path: Path) -> None:
@@ -62,6 +62,18 @@ def test_what_can_t_be_executed_is_refused_and_leaks_nothing(tmp_path: Path) -> 
     with pytest.raises(InvalidRequestError, match=r"cannot start the spawner of job j2: .*/nonexistent"):
         start_process(JobSpec("j2", ("x",), python="/nonexistent", cwd=str(tmp_path)), env={}, private=True)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [("PYTHON_EXEC=/nonexistent", ConfigurationError), ("--python /nonexistent", InvalidRequestError)],
+)
+def test_an_interpreter_that_is_not_there_is_named_as_it_was_written(
+    tmp_path: Path, written: str, kind: type[Exception]
+) -> None:
+    spec = JobSpec("j", ("x",), python="/nonexistent", cwd=str(tmp_path), sources=(("python", written),))
+    with pytest.raises(kind, match=f"cannot use {written}: No such file or directory; name a Python interpreter"):
+        start_process(spec, env={}, private=True)
 
 
 def test_an_argument_that_no_process_may_have_is_refused_with_what_the_kernel_takes(tmp_path: Path) -> None:
