@@ -195,6 +195,11 @@ def _arranges_its_own_path(spec: ModuleSpec) -> bool:
         return True
 
 
+def _may_be_archive(source: bytes, path: str) -> bool:
+    """Returns whether the interpreter may run it as a zip file or as compiled code."""
+    return b"PK" in source or source[2:4] == b"\r\n" or path.endswith(".pyc")
+
+
 def _why_not_parsed(path: str) -> str:
     """Returns the first syntax error with file and line; "" if there is none, or if the file is not source code."""
     try:
@@ -202,13 +207,14 @@ def _why_not_parsed(path: str) -> str:
             return ""
         with open(path, "rb") as file:
             source = file.read(_SOURCE_BYTES_MAX + 1)
-        if len(source) > _SOURCE_BYTES_MAX or b"\0" in source:  # an archive, or compiled
+        if len(source) > _SOURCE_BYTES_MAX or (b"\0" in source and _may_be_archive(source, path)):
             return ""
         compile(source, path, "exec", dont_inherit=True)
     except SyntaxError as error:
         line = (error.text or "").strip()[:_LINE_CHARACTERS_MAX]
         shown = f": {line}" if line else ""
-        return f'{error.msg} (File "{path}", line {error.lineno or 1}){shown}'
+        number = error.lineno or source.count(b"\n", 0, source.find(b"\0")) + 1  # There is none for a NUL byte.
+        return f'{error.msg} (File "{path}", line {number}){shown}'
     except (OSError, ValueError, RecursionError, MemoryError):
         return ""
     return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -73,7 +74,19 @@ def test_an_error_of_syntax_is_told_with_file_and_line(folder: Path) -> None:
     assert asked("train.py") is None  # another check covers it
 
 
-@pytest.mark.parametrize("content", [b"import os\n", b"PK\x03\x04\0\0", b"\xef\xbb\xbfx = 1\n"])
+def test_a_nul_byte_is_an_error_of_syntax(folder: Path) -> None:
+    script = folder / "train.py"
+    script.write_bytes(b"import os\nx = 1\0\n")
+    said = asked("train.py", source=str(script))
+    assert said is not None
+    assert said.exit_code == CANNOT_BE_PARSED
+    assert said.reason.endswith(f'null bytes (File "{script}", line 2)')
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"import os\n", b"PK\x03\x04\0\0", b"\xef\xbb\xbfx = 1\n", importlib.util.MAGIC_NUMBER + b"\0\0"],
+)
 def test_what_may_run_is_let_through(folder: Path, content: bytes) -> None:
     script = folder / "train.py"
     script.write_bytes(content)
