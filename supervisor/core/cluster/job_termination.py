@@ -11,10 +11,11 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core import orders
-from supervisor.core.cluster import cluster_messages, hang_evidence
+from supervisor.core.cluster import cluster_messages, hang_evidence, restart_policy
 from supervisor.core.cluster.cluster_messages import Action, Event, Send
 from supervisor.core.cluster.coordinator_states import (
     Ended,
+    Gathering,
     Outcome,
     State,
     Stop,
@@ -70,6 +71,8 @@ def wind_down(
         at_once=at_once or (stop is not None and stop.at_once),
         may_be_stop_until_s=now_s + STOP_FOLLOWS_S if may_be_stop and stop is None else None,
     )
+    if isinstance(state.phase, Gathering) and state.phase.untold:  # That restart never was one.
+        state = msgspec.structs.replace(state, policy=restart_policy.give_back(state.policy))
     state = msgspec.structs.replace(state, phase=phase)
     return _conclude_if_stopped(state, phase, now_s, _to_all(state, _order(phase)))
 

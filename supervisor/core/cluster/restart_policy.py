@@ -143,6 +143,11 @@ def take_unit(state: State) -> State:
     return msgspec.structs.replace(state, used=state.used + 1)
 
 
+def give_back(state: State) -> State:
+    """Takes back a restart that was decided and did not come about."""
+    return msgspec.structs.replace(state, used=state.used - 1)
+
+
 def _score(state: State, event: FaultHappened) -> tuple[State, str, tuple[Action, ...]]:
     """Judges the progress of the cycle that has just ended. An unreadable iteration counts neither way."""
     rules = state.rules

@@ -381,10 +381,17 @@ def terminated() -> Play:
 def test_a_rank_that_a_scheduler_has_ended_with_the_job_is_no_restart() -> None:
     play = terminated() >> StopAsked("the launcher got SIGTERM", 15)
     assert said(play, "restart_decided") == []
+    assert coordinator.restarts_used(play.state) == 0
     for node in "ab":
         play >> NodeStopped(node, all_succeeded=False)
         assert said(play, "restart_decided") == []
     assert {each.order.verdict.exit_code for each in play.of(Send) if isinstance(each.order, Conclude)} == {143}
+
+
+def test_a_restart_that_never_came_about_is_none() -> None:
+    play = terminated() >> NodeFailed("a", 0, "its spawner has ended", restart_allowed=False)
+    assert said(play, "restart_decided") == []
+    assert coordinator.restarts_used(play.state) == 0
 
 
 def test_a_restart_after_such_an_end_is_told_once_it_begins_or_soon() -> None:
