@@ -210,7 +210,10 @@ def after_pause(state: State, since_s: float, now_s: float) -> State:
         call_state.after_pause(state.calls, by_s)
     if state.hang is not None:
         state.hang.until_s += by_s
-    return msgspec.structs.replace(state, phase=msgspec.structs.replace(state.phase, **later))
+    others_until_s = state.others_until_s + (by_s if state.others_until_s > since_s else 0.0)
+    return msgspec.structs.replace(
+        state, phase=msgspec.structs.replace(state.phase, **later), others_until_s=others_until_s
+    )
 
 
 def start_order(state: State, group_rank: int, reason: str) -> StartCycle:

@@ -1,10 +1,10 @@
 """Which time counts against no rank, no spawner and no node, because this process did not run?
 
 If a whole job or machine is suspended, no clock stops, and each silence would be too long at once. So would the time
-that a spawner takes for its answer, a rank for its end or for its return to a wrapped call, a check of the node, or GPU
-memory until it is free. Nobody can tell when the pause began, so it counts from the last moment at which this process
-is known to have run: a hang is found later, but none is declared early. The ranks' pages are read as if no time had
-passed meanwhile.
+that a spawner takes for its answer, a rank for its end or for its return to a wrapped call, a check of the node, GPU
+memory until it is free, or a leader for its answer to a node that leaves. Nobody can tell when the pause began, so it
+counts from the last moment at which this process is known to have run: a hang is found later, but none is declared
+early. The ranks' pages are read as if no time had passed meanwhile.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TypeVar, assert_never
 
 import msgspec
 
+from supervisor.core import job_phases
 from supervisor.core.node import (
     call_watch,
     gpu_reclaim,
@@ -43,6 +44,7 @@ def noted(machines: JobMachines, pause: node_messages.ProcessPaused, now_s: floa
         earlier, since_s = earlier[:-1], earlier[-1][0]
     return msgspec.structs.replace(
         machines,
+        job=_left_later(machines.job, now_s - pause.since_s),
         monitors=tuple(monitors),
         pauses=_joined((*earlier, (since_s, now_s)), now_s),
         spawner=_answered_later(machines.spawner, pause.since_s, now_s),
@@ -80,6 +82,18 @@ def _joined(pauses: tuple[tuple[float, float], ...], now_s: float) -> tuple[tupl
     index = min(range(1, len(pauses) - 1), key=inaccuracy)
     (lost_s, back_s), (since_s, until_s) = pauses[index : index + 2]
     return (*pauses[:index], (since_s - (back_s - lost_s), until_s), *pauses[index + 2 :])
+
+
+def _left_later(state: job_phases.State, paused_s: float) -> job_phases.State:
+    """Returns the state with the time left that a leader has to answer a node that leaves.
+
+    A stop that no leader has heard is kept no longer than without the pause: the job may have gone on elsewhere.
+    """
+    leaving = state.leaving
+    if leaving is None or leaving.alone_at_s is None:
+        return state
+    leaving = msgspec.structs.replace(leaving, alone_at_s=leaving.alone_at_s + paused_s)
+    return msgspec.structs.replace(state, leaving=leaving)
 
 
 def _answered_later(state: spawner_deadlines.State, since_s: float, now_s: float) -> spawner_deadlines.State:

@@ -49,10 +49,12 @@ def test_a_pause_moves_what_was_still_awaited_and_nothing_else():
     taking = hang_evidence.Taking({}, {}, until_s=101.0, budget_s=1.0, accused={})
     gathering = Gathering("a fault", until_s=900.0, not_before_s=110.0, last_call_until_s=50.0, tell_at_s=120.0)
     state = coordinator.initial_state("j", leader="a")
-    state = msgspec.structs.replace(state, phase=gathering, evidence=taking, hang=Hang({}, 102.0))
+    state = msgspec.structs.replace(state, phase=gathering, evidence=taking, hang=Hang({}, 102.0), others_until_s=103.0)
     state = after_pause(state, 100.0, 2100.0)
     assert state.phase == msgspec.structs.replace(gathering, until_s=2900.0, tell_at_s=2120.0)
     assert (taking.until_s, state.hang.until_s if state.hang else None) == (2101.0, 2102.0)
+    assert state.others_until_s == 2103.0
+    assert after_pause(state, 2103.0, 2110.0).others_until_s == 2103.0, "they had had their time"
     for phase in (Ended(Verdict(JobState.STOPPED, 1, "x"), 160.0), TakingOver(160.0)):
         moved = after_pause(msgspec.structs.replace(state, phase=phase), 100.0, 2100.0).phase
         assert moved == msgspec.structs.replace(phase, until_s=2160.0)

@@ -11,8 +11,9 @@ from supervisor.core import job_phases as phases
 from supervisor.core import orders, worker_messages
 from supervisor.core.cluster.cluster_messages import LeaveAsked, NodeStands, NodeStopped, StopAsked, VerdictTaken
 from supervisor.core.facts import Assignment, JobRules, JobState, RestartRules, Verdict
-from supervisor.core.node import job, job_leaving, node_messages
+from supervisor.core.node import hang_response, job, job_leaving, node_messages, process_pauses, worker_group
 from supervisor.core.node.job_leaving import ANSWER_S, ANSWER_WITH_RANKS_S
+from supervisor.core.node.job_machines import JobMachines
 
 TERM = int(signals.SIGTERM)
 RULES = JobRules("j", 2, restart=RestartRules(min_nodes=2))
@@ -121,6 +122,23 @@ def test_a_node_with_ranks_that_nobody_answers_ends_them_and_then_leaves() -> No
     state, actions = job.step(state, worker_messages.WorkersGone(None, False, ()), now_s=20.0)
     assert state.phase == phases.Closing(Verdict(JobState.STOPPED, 0, ALONE))
     assert not told(actions, NodeStopped)
+
+
+def test_a_node_that_was_suspended_waits_for_its_leader_as_long_as_without_the_suspension() -> None:
+    asked = asked_in(phases.Running(), leaves=True)
+    machines = JobMachines(asked, worker_group.initial_state(), hang_response.initial_state())
+    state = process_pauses.noted(machines, node_messages.ProcessPaused(4.0), now_s=5000.0).job
+    due_s = 5000.0 + ANSWER_WITH_RANKS_S - 4.0
+    assert job.step(state, node_messages.DeadlineReached(), now_s=due_s - 0.1) == (state, ())
+    state, actions = job.step(state, node_messages.DeadlineReached(), now_s=due_s)
+    assert [each for each in actions if isinstance(each, worker_messages.StopWorkers)]
+
+
+def test_a_stop_that_no_leader_has_heard_gets_no_more_time_by_a_suspension() -> None:
+    """The other nodes may have gone on for hours, and people have seen that."""
+    machines = JobMachines(asked_on_a_spare(), worker_group.initial_state(), hang_response.initial_state())
+    state = process_pauses.noted(machines, node_messages.ProcessPaused(4.0), now_s=5000.0).job
+    assert introduced(state, 5000.0)[1].stop_reason == ""
 
 
 def test_a_second_signal_does_not_wait_for_the_leader() -> None:
