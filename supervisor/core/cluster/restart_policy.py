@@ -33,7 +33,8 @@ class State(msgspec.Struct, frozen=True):
     training_iteration: int | None = None
     fallen_to: int | None = None
     falls: int = 0  # faults below the one before, since the highest iteration was exceeded
-    fruitless: int = 0  # cycles in a row without progress
+    falls_before: int = 0  # those of them before the last progress
+    fruitless: int = 0  # cycles in a row without progress since then, falls included
     short: int = 0  # short-lived cycles in a row with unknown progress
     is_unknown_told: bool = False
     faulted_at_s: float = 0.0  # the last fault of any node
@@ -110,9 +111,10 @@ def step(state: State, event: Event, *, now_s: float, jitter: float) -> tuple[St
             assert_never(rules.policy)
     state, score, unknown = _score(state, event)
     warnings += unknown
-    if rules.max_no_progress_cycles > 0 and state.fruitless >= rules.max_no_progress_cycles:
+    # A job that falls back and comes as far again and again achieves nothing.
+    if 0 < rules.max_no_progress_cycles <= state.fruitless + state.falls_before:
         reason = (
-            f"{event.reason}; no progress in {state.fruitless} cycles: {score} "
+            f"{event.reason}; no progress in {_counted(state.fruitless, 'cycle')}{_after_falls(state)}: {score} "
             f"(at least {rules.min_progress_iterations} more was expected)"
         )
         return state, (*warnings, GiveUp(Verdict(JobState.FAILED, rules.no_restart_exit_code, reason)))
@@ -163,17 +165,25 @@ def _score(state: State, event: FaultHappened) -> tuple[State, str, tuple[Action
         return msgspec.structs.replace(state, training_iteration=event.training_iteration), "", ()  # Known from now on.
     iteration, mark = event.training_iteration, state.training_iteration
     if iteration - mark >= rules.min_progress_iterations:
-        state = msgspec.structs.replace(state, training_iteration=iteration, fallen_to=None, falls=0, fruitless=0)
-        return state, "", ()
+        state = msgspec.structs.replace(state, training_iteration=iteration, fallen_to=None, falls=0)
+        return msgspec.structs.replace(state, falls_before=0, fruitless=0), "", ()
     if state.fallen_to is not None:
         mark = state.fallen_to
     if iteration - mark >= rules.min_progress_iterations:
-        # Falls stay counted: a job that falls back and comes as far again and again achieves nothing.
-        return msgspec.structs.replace(state, fallen_to=iteration, fruitless=state.falls), "", ()
+        return msgspec.structs.replace(state, fallen_to=iteration, falls_before=state.falls, fruitless=0), "", ()
     if iteration < mark:
         state = msgspec.structs.replace(state, fallen_to=iteration, falls=state.falls + 1)
     score = f"the iteration is {iteration} and was {mark}"
     return msgspec.structs.replace(state, fruitless=state.fruitless + 1), score, ()
+
+
+def _after_falls(state: State) -> str:
+    falls = state.falls_before
+    return f" after {_counted(falls, 'return')} to an older checkpoint" if falls else ""
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _delay_s(state: State, jitter: float) -> float:

@@ -116,6 +116,10 @@ def test_a_job_that_falls_back_and_comes_as_far_again_and_again_ends() -> None:
     readings = (35, 30, 35, 30, 35, 30)
     decisions = [type(decide(play, fault(training_iteration=each))) for each in readings]
     assert decisions == [Restart] * 5 + [GiveUp]
+    (end,) = play.of(GiveUp)
+    assert "no progress in 1 cycle after 2 returns to an older checkpoint: the iteration is 30 and was 35" in (
+        end.verdict.reason
+    )
 
 
 @given(period=st.lists(st.integers(0, 9), min_size=1, max_size=5), wanted=st.integers(1, 3), allowed=st.integers(1, 4))
@@ -170,6 +174,17 @@ def test_the_first_restart_is_at_once() -> None:
 def test_progress_is_never_slowed() -> None:
     events = [fault(training_iteration=number, lived_s=0.1) for number in range(1, 40)]
     assert set(delays(opened(training_iteration=0), *events)) == {0.0}
+
+
+def test_progress_after_returns_to_older_checkpoints_is_not_slowed_and_cycles_without_any_are() -> None:
+    play = opened(training_iteration=41, max_no_progress_cycles=4)
+    assert delays(play, *(fault(training_iteration=each) for each in (30, 35, 20, 25))) == [0.0] * 4
+    (restart,) = play.of(Restart)
+    assert "made no progress" not in restart.reason
+    play = opened(training_iteration=41, max_no_progress_cycles=9)
+    assert delays(play, *(fault(training_iteration=each) for each in (30, 30, 20))) == [0.0, 0.5, 1.0]
+    (restart,) = play.of(Restart)
+    assert "waiting because 3 cycles made no progress" in restart.reason
 
 
 def test_no_progress_is_slowed_more_and_more() -> None:
