@@ -28,7 +28,7 @@ class MemberState(enum.StrEnum):
     STOPPED = "stopped"  # nothing runs there any more: the job ends
     INFORMED = "informed"  # it knows the verdict
     LOST = "lost"  # no longer heard; what it ran has ended
-    REFUSED = "refused"  # it disagrees with the others, and was told
+    REFUSED = "refused"  # it has no part in the job, and knows that
 
 
 class JobOpened(msgspec.Struct, frozen=True):

@@ -122,7 +122,7 @@ def let_go(state: State, actions: tuple[Action, ...], node: str) -> Outcome:
 
 def turn_away(state: State, node: str, reason: str, verdict: Verdict) -> Outcome:
     """Ends the job on this node alone."""
-    state = with_member(state, node, Member(MemberState.REFUSED))
+    state = with_member(state, node, Member(MemberState.REFUSED, refused=reason))
     return state, (said(state, "node_refused", reason), Send(node, orders.Conclude(verdict)))
 
 
@@ -165,13 +165,14 @@ def ended_alone(state: State, event: NodeStopped | VerdictTaken, now_s: float) -
         state = with_member(state, node, Member(MemberState.STOPPED))
         verdict = Verdict(JobState.FAILED, 1, f"node {node} has given up the job")
         return job_termination.wind_down(state, verdict, now_s)
-    state = with_member(state, node, msgspec.structs.replace(known, state=MemberState.REFUSED))
+    why = "it has ended its part by itself"
+    state = with_member(state, node, msgspec.structs.replace(known, state=MemberState.REFUSED, refused=why))
     text = f"node {node} has ended its part by itself; the job goes on without it"
     state, actions = rendezvous_round.close_round(state, now_s)
     actions = (said(state, "node_refused", text), *actions)
     if not leads or not isinstance(state.phase, Gathering | Running):
         return state, actions
-    state, resigns = leader_resignation.leaving(state, "it has ended its part by itself")
+    state, resigns = leader_resignation.leaving(state, why)
     return state, (*actions, *resigns)
 
 

@@ -37,6 +37,7 @@ class Member(msgspec.Struct, frozen=True):
     excluded: str = ""  # why it takes part in no later cycle
     cordoned: str = ""  # why an operator keeps it out of later cycles for now
     leaves: str = ""  # why it leaves the job as soon as nothing runs there
+    refused: str = ""  # why it takes no part, or none any more, if nobody has asked for that
     is_silent: bool = False  # nothing is heard from it now, and it is not lost yet
     comes_again: bool = False  # it was lost, but its next process is connected
     lost: tuple[int, ...] = ()  # ranks that a wrapped call has continued without

@@ -106,6 +106,6 @@ def _node_state(state: State, member: Member, group_rank: int | None) -> tuple[s
         case MemberState.DOWN:
             return "down", None, "it has no spawner at this moment"
         case MemberState.REFUSED:
-            return "refused", None, "it disagrees with the other nodes about the job"
+            return "refused", None, member.refused
         case _:
             return "stopped", None, ""

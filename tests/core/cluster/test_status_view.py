@@ -3,6 +3,8 @@
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
 
+import msgspec
+
 from supervisor.core import fence_times
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.cluster_messages import (
@@ -14,6 +16,7 @@ from supervisor.core.cluster.cluster_messages import (
     NodeJoined,
     NodeLost,
     StopAsked,
+    VerdictTaken,
 )
 from supervisor.core.cluster.status_view import Roster, roster
 from supervisor.core.facts import JobRules, JobState, RestartRules
@@ -86,6 +89,17 @@ def test_a_cordoned_node_finishes_its_cycle_and_takes_part_in_no_later_one():
     shown = job.take(NodeCordoned("b", ""))
     assert (shown.cycle, states(shown)["b"]) == (2, "active")
     assert "node b takes part in later cycles again" in job.said
+
+
+def test_a_node_without_a_part_says_why_it_has_none():
+    """One ended by itself, after a defect; one has other settings."""
+    job = Job()
+    shown = job.take(*opened("a", "b", "d"), *joined("a", "b", "d"), VerdictTaken("d"))
+    assert [(each.state, each.reason) for each in shown.nodes][2:] == [("refused", "it has ended its part by itself")]
+    shown = job.take(JobOpened("e", msgspec.structs.replace(RULES, local_world_size=3)))
+    assert [each.reason for each in shown.nodes][3:] == [
+        "node e has --nproc-per-node 3, and the other nodes of the job have 2; start it with the same"
+    ]
 
 
 def test_a_stop_and_its_end():
