@@ -343,7 +343,7 @@ def _lose_node_in_call(state: State, event: cluster_messages.NodeLost, now_s: fl
 def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitter: float) -> Outcome:
     """Returns what the restart policy decides, as orders."""
     state = with_failure(state, event, now_s)
-    lost = rendezvous_round.excluded_verdict(state, 1 if event.restart_allowed else event.exit_code)
+    lost = rendezvous_round.excluded_verdict(state, now_s, 1 if event.restart_allowed else event.exit_code)
     if lost is not None:
         verdict = msgspec.structs.replace(lost, reason=f"{event.reason}; {lost.reason}")
         return job_termination.wind_down(with_failure(state, event, now_s, ends_job=True), verdict, now_s)

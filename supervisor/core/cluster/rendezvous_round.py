@@ -88,7 +88,8 @@ def next_deadline_s(state: State, phase: Gathering) -> float:
         return min(phase.not_before_s, tells_s)
     last_call_until_s = phase.last_call_until_s if not state.members.busy else None  # That may be over already.
     orders_from_s = max(last_call_until_s or 0.0, phase.orders_from_s or 0.0) or None
-    moments = (phase.until_s, orders_from_s, phase.tell_at_s, tells_s)
+    others_until_s = state.others_until_s if _left_by_excluded(state) < state.policy.rules.min_nodes else None
+    moments = (phase.until_s, orders_from_s, phase.tell_at_s, tells_s, others_until_s)
     return min(moment for moment in moments if moment is not None)
 
 
@@ -130,7 +131,7 @@ def close_round(state: State, now_s: float) -> Outcome:
     phase = state.phase
     if not isinstance(phase, Gathering):
         return state, ()
-    lost = excluded_verdict(state)
+    lost = excluded_verdict(state, now_s)
     if lost is not None:
         return job_termination.wind_down(state, lost, now_s)
     if phase.not_before_s is not None or not phase.is_announced or state.members.busy:
@@ -251,16 +252,15 @@ def held_back(state: State, stands: NodeStands, now_s: float) -> State:
     return state
 
 
-def excluded_verdict(state: State, exit_code: int = 1) -> Verdict | None:
-    """Returns the verdict on a job that excluded nodes leave with too few; None while there may be enough."""
-    members = state.members
-    if not members.excluded:
+def excluded_verdict(state: State, now_s: float, exit_code: int = 1) -> Verdict | None:
+    """Returns the verdict on a job that excluded nodes leave with too few.
+
+    None while there may be enough: a spare of the last leader may not have met the new one yet.
+    """
+    left, needed = _left_by_excluded(state), state.policy.rules.min_nodes
+    if left >= needed or now_s < state.others_until_s:
         return None
-    left = max(len(members) - members.turned_away, state.rules.rendezvous.max_nodes) - members.excluded
-    if left >= state.policy.rules.min_nodes:
-        return None
-    why = "; ".join(each.excluded for each in members.values() if each.excluded)
-    needed = state.policy.rules.min_nodes
+    why = "; ".join(each.excluded for each in state.members.values() if each.excluded)
     are_left = f"{counted(left)} {'is' if left == 1 else 'are'} left"
     reason = f"{why}; {are_left} where {needed} {'is' if needed == 1 else 'are'} needed"
     return Verdict(JobState.FAILED, exit_code, reason)
@@ -270,6 +270,14 @@ def healthy_nodes(state: State, *, without: str) -> int:
     """Returns how many nodes of the cycle run without that one; 0 if all others still wait for its store."""
     is_awaited = state.store is None and len(state.parts) > 1 and state.parts[0] == without
     return 0 if is_awaited or not isinstance(state.phase, Running) else state.members.count(MemberState.RUNNING)
+
+
+def _left_by_excluded(state: State) -> int:
+    """Returns how many nodes may take part, those that may still come included; enough if none is excluded."""
+    members, needed = state.members, state.policy.rules.min_nodes
+    if not members.excluded:
+        return needed
+    return max(len(members) - members.turned_away, state.rules.rendezvous.max_nodes) - members.excluded
 
 
 # --- waiting -------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from supervisor.core.cluster.cluster_messages import (
     Send,
     StopAsked,
 )
-from supervisor.core.cluster.coordinator_states import Gathering, Running
+from supervisor.core.cluster.coordinator_states import Gathering, Running, WindingDown
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.leader_ledger import Ledger
 from supervisor.core.orders import Conclude, Resign, StartCycle, WindDown
@@ -250,3 +250,24 @@ def test_a_node_with_other_settings_ends_with_a_job_that_ends() -> None:
     play = new_leader(msgspec.structs.replace(OF_A_B, stop_signal=15, stop_reason="SIGTERM"))
     play >> newcomer() >> stands("a", 0) >> stands("b", 1)
     assert orders_to(play, WindDown) == ["a", "b", "c"]
+
+
+def excluded_under_a_new_leader() -> Playbook[coordinator.State]:
+    """Returns a job whose last leader had a spare, c, and was opening the next round."""
+    play = new_leader(msgspec.structs.replace(of_nodes(IN_CYCLE_4, "a", "b"), opened=5), leader="b")
+    play >> stands("a", 0, MemberState.JOINED, excluded="its disk is broken") >> stands("b", 1, MemberState.JOINED)
+    assert orders_to(play, WindDown) == []
+    return play
+
+
+def test_a_new_leader_waits_for_the_spares_of_the_last_one_before_it_has_too_few_nodes() -> None:
+    play = excluded_under_a_new_leader() >> stands("c", None, MemberState.JOINED)
+    assert orders_to(play, StartCycle) == ["b", "c"]
+    play = excluded_under_a_new_leader()
+    due_s = play.state.others_until_s
+    assert coordinator.next_deadline_s(play.state) == due_s
+    play.at(due_s - 0.1) >> DeadlineReached() << ()
+    play.at(due_s) >> DeadlineReached()
+    assert orders_to(play, WindDown) == ["b"]
+    assert isinstance(play.state.phase, WindingDown)
+    assert play.state.phase.outcome.reason == "its disk is broken; 1 node is left where 2 are needed"
