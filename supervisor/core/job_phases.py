@@ -131,6 +131,7 @@ class State(msgspec.Struct, frozen=True):
     stop_signal: int = 0  # 0: a command
     stop_is_final: bool = False  # an operator's, after which no scheduler may start the job again
     stop_grace_s: float | None = None  # how long the ranks may take; None: as configured
+    stop_at_once: bool = False  # the ranks of all nodes are to be killed, as was asked with it or since
     stop_at_s: float | None = None  # when it was asked for
     last_signal: int = 0  # to this node's launcher, or by a command typed here; one request counts once; 0: none
     last_signal_at_s: float = 0.0

@@ -631,7 +631,7 @@ class NodeReport(_message.Message):
     def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckReport, _Mapping]]] = ..., leaves: _Optional[_Iterable[str]] = ..., cordon_ends: bool = ...) -> None: ...
 
 class NodeStands(_message.Message):
-    __slots__ = ["all_succeeded", "assignment", "cordoned", "cycle", "excluded", "first_failure", "heard_ago_s", "heard_cycle", "leave", "left", "left_ago_s", "left_term", "lost", "met_term", "newest_term", "node", "reason", "restart_allowed", "restarts_used", "rules", "state", "stop_grace_s", "stop_is_final", "stop_reason", "stop_signal", "store_host", "store_port", "verdict"]
+    __slots__ = ["all_succeeded", "assignment", "cordoned", "cycle", "excluded", "first_failure", "heard_ago_s", "heard_cycle", "leave", "left", "left_ago_s", "left_term", "lost", "met_term", "newest_term", "node", "reason", "restart_allowed", "restarts_used", "rules", "state", "stop_at_once", "stop_grace_s", "stop_is_final", "stop_reason", "stop_signal", "store_host", "store_port", "verdict"]
     ALL_SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     CORDONED_FIELD_NUMBER: _ClassVar[int]
@@ -653,6 +653,7 @@ class NodeStands(_message.Message):
     RESTART_ALLOWED_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    STOP_AT_ONCE_FIELD_NUMBER: _ClassVar[int]
     STOP_GRACE_S_FIELD_NUMBER: _ClassVar[int]
     STOP_IS_FINAL_FIELD_NUMBER: _ClassVar[int]
     STOP_REASON_FIELD_NUMBER: _ClassVar[int]
@@ -681,6 +682,7 @@ class NodeStands(_message.Message):
     restarts_used: int
     rules: JobRules
     state: str
+    stop_at_once: bool
     stop_grace_s: float
     stop_is_final: bool
     stop_reason: str
@@ -688,7 +690,7 @@ class NodeStands(_message.Message):
     store_host: str
     store_port: int
     verdict: Verdict
-    def __init__(self, node: _Optional[str] = ..., rules: _Optional[_Union[JobRules, _Mapping]] = ..., state: _Optional[str] = ..., cycle: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., first_failure: _Optional[str] = ..., restart_allowed: bool = ..., lost: _Optional[_Iterable[int]] = ..., all_succeeded: bool = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., left_ago_s: _Optional[float] = ..., met_term: _Optional[int] = ..., newest_term: _Optional[int] = ..., stop_reason: _Optional[str] = ..., stop_signal: _Optional[int] = ..., left: _Optional[str] = ..., stop_is_final: bool = ..., leave: _Optional[_Union[LeaveAsked, _Mapping]] = ..., cordoned: _Optional[str] = ..., excluded: _Optional[str] = ..., left_term: _Optional[int] = ..., heard_cycle: _Optional[int] = ..., heard_ago_s: _Optional[float] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., stop_grace_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, node: _Optional[str] = ..., rules: _Optional[_Union[JobRules, _Mapping]] = ..., state: _Optional[str] = ..., cycle: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., first_failure: _Optional[str] = ..., restart_allowed: bool = ..., lost: _Optional[_Iterable[int]] = ..., all_succeeded: bool = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., left_ago_s: _Optional[float] = ..., met_term: _Optional[int] = ..., newest_term: _Optional[int] = ..., stop_reason: _Optional[str] = ..., stop_signal: _Optional[int] = ..., left: _Optional[str] = ..., stop_is_final: bool = ..., leave: _Optional[_Union[LeaveAsked, _Mapping]] = ..., cordoned: _Optional[str] = ..., excluded: _Optional[str] = ..., left_term: _Optional[int] = ..., heard_cycle: _Optional[int] = ..., heard_ago_s: _Optional[float] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., stop_grace_s: _Optional[float] = ..., stop_at_once: bool = ...) -> None: ...
 
 class NodeStopped(_message.Message):
     __slots__ = ["all_succeeded", "cause", "node"]

@@ -228,6 +228,7 @@ class NodeStands(msgspec.Struct, frozen=True):
     heard_ago_s: float = 0.0  # time since then
     verdict: Verdict | None = None  # how the job ends, as a leader has told this node
     stop_grace_s: float | None = None  # see StopAsked
+    stop_at_once: bool = False  # see StopAsked
 
 
 class DeadlineReached(msgspec.Struct, frozen=True):

@@ -56,7 +56,11 @@ def stop_of(stands: NodeStands) -> tuple[cluster_messages.StopAsked, ...]:
     if not stands.stop_reason or is_alone:
         return ()
     stop = cluster_messages.StopAsked(
-        stands.stop_reason, stands.stop_signal, grace_s=stands.stop_grace_s, is_final=stands.stop_is_final
+        stands.stop_reason,
+        stands.stop_signal,
+        grace_s=stands.stop_grace_s,
+        is_final=stands.stop_is_final,
+        at_once=stands.stop_at_once,
     )
     return (stop,)
 

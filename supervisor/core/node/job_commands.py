@@ -89,6 +89,8 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
             state, stop_reason=event.reason, stop_signal=event.signal, stop_is_final=is_final,
             stop_grace_s=event.grace_s, stop_at_s=now_s,
         )  # fmt: skip
+    if asked.at_once:
+        state = msgspec.structs.replace(state, stop_at_once=True)
     if not has_workers:
         return state, told
     order = orders.WindDown(event.reason, event.signal, at_once=at_once, grace_s=event.grace_s)

@@ -102,7 +102,7 @@ def without_old_stop(state: State, now_s: float) -> State:
     if until_s is None or now_s < until_s or _is_unled(state):
         return state
     state = msgspec.structs.replace(
-        state, stop_reason="", stop_signal=0, stop_is_final=False, stop_grace_s=None, stop_at_s=None
+        state, stop_reason="", stop_signal=0, stop_is_final=False, stop_grace_s=None, stop_at_once=False, stop_at_s=None
     )
     return state if state.leaving is not None else msgspec.structs.replace(state, last_signal=0)
 

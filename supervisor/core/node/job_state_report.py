@@ -32,6 +32,7 @@ def state_report(state: State) -> NodeStands:
         stop_signal=state.stop_signal,
         stop_is_final=state.stop_is_final,
         stop_grace_s=state.stop_grace_s,
+        stop_at_once=state.stop_at_once,
         cordoned=state.cordoned,
         excluded=state.excluded,
         leave=state.leaving.asked if state.leaving is not None and not state.leaving.is_alone else None,

@@ -44,6 +44,11 @@ def test_a_stop_that_no_leader_heard_comes_before_the_report_that_the_node_waits
     assert missed_reports.of_newcomer(waits)[:2] == (JobOpened("c", waits.rules), asked)
 
 
+def test_a_kill_that_no_leader_heard_stays_one() -> None:
+    killed = stands("b", 1, MemberState.FAILED, stop_reason="by kim", stop_signal=9, stop_at_once=True)
+    assert missed_reports.stop_of(killed) == (StopAsked("by kim", 9, at_once=True),)
+
+
 def test_the_stop_of_a_node_without_a_part_that_has_obeyed_it_alone_concerns_no_other() -> None:
     alone = stands("c", None, MemberState.INFORMED, stop_reason="by kim")
     assert missed_reports.of_newcomer(alone) == (JobOpened("c", alone.rules), VerdictTaken("c"))

@@ -111,6 +111,13 @@ def test_a_kill_stays_one_under_the_next_leader(ends: dict[str, object]) -> None
     assert ledger.stop_at_once, "and under the one after it"
 
 
+def test_a_kill_that_the_last_leader_did_not_hear_is_one_under_the_next() -> None:
+    for ledger in (OF_A_B, msgspec.structs.replace(OF_A_B, stop_signal=15, stop_reason="SIGTERM")):
+        play = new_leader(ledger) >> stands("a", 0, MemberState.FAILED, stop_reason="SIGTERM", stop_signal=15)
+        play >> stands("b", 1, MemberState.FAILED, stop_reason="SIGTERM", stop_signal=15, stop_at_once=True)
+        assert [each.order.at_once for each in play.of(Send) if each.node == "a"][-1:] == [True]
+
+
 def test_a_command_that_was_typed_during_a_stop_while_nobody_led_shortens_the_time_of_all() -> None:
     play = new_leader(msgspec.structs.replace(OF_A_B, stop_signal=15, stop_reason="SIGTERM"))
     play >> stands("a", 0, MemberState.FAILED, stop_reason="SIGTERM", stop_signal=15)

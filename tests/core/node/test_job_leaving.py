@@ -289,6 +289,17 @@ def test_a_job_that_ends_here_is_not_left(phase: phases.Phase) -> None:
     assert not actions
 
 
+@pytest.mark.parametrize("asked", [[(TERM, 0.0), (TERM, 5.0)], [(int(signals.SIGKILL), 0.0)]])
+def test_a_kill_that_no_leader_has_heard_is_one_for_the_next_leader(asked: list[tuple[int, float]]) -> None:
+    state = in_phase(phases.Running())
+    for signal, now_s in asked:
+        state, _ = job.step(state, signalled(signal=signal), now_s=now_s)
+    state, stands, _ = introduced(state, 60.0)
+    assert (stands.stop_reason, stands.stop_at_once) == ("got SIGTERM on node b", True)
+    state, _ = job.step(in_phase(phases.Running()), signalled(), now_s=0.0)
+    assert not introduced(state, 60.0)[1].stop_at_once
+
+
 # --- a node that has never met a leader
 
 
