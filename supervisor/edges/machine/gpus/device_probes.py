@@ -39,6 +39,8 @@ class GpuProbe:
         self._gpus = gpus
         self._known = gpu_verdict.Known()  # of all GPUs: one that fell ill in one job is ill for the next
         self._names: dict[tuple[str, ...] | None, tuple[tuple[str, str], ...]] = {}  # by the GPUs that a job may see
+        self._looks = 0
+        self._unjudged: dict[tuple[str, int], int] = {}  # Xid event -> the look before whose beginning it was read
 
     async def look(self, spec: JobSpec, report: object = None) -> tuple[HealthFinding, ...]:
         del report
@@ -60,17 +62,17 @@ class GpuProbe:
         begun_s = anyio.current_time()
         visible = spec.visible_gpus
         process = self._gpus.process
-        earlier = process.take_xids()
-        try:
-            answer = cast("dict[str, Any]", await process.ask("fitness", visible=visible))
-        except BaseException:  # Without an answer, also if the look is given up, they count at the next one.
-            process.xids.update(earlier)
-            raise
+        self._looks += 1
+        number = self._looks
+        self._unjudged |= dict.fromkeys(process.take_xids(), number)
+        # If this look is given up, the next answer judges them, perhaps that of a look that has begun meanwhile.
+        answer = cast("dict[str, Any]", await process.ask("fitness", visible=visible))
+        unjudged, self._unjudged = self._unjudged, {}
         look = gpu_verdict.Look(
             tuple(map(_words, answer["gpus"])),
             tuple((str(name), str(uuid)) for name, uuid in answer["lost"]),
-            process.take_xids(),
-            earlier,
+            (*process.take_xids(), *(xid for xid, before in unjudged.items() if before > number)),
+            tuple(xid for xid, before in unjudged.items() if before <= number),
         )
         took_s = anyio.current_time() - begun_s
         known = msgspec.structs.replace(self._known, names=self._names.get(visible, ()))

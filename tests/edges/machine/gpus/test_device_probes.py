@@ -299,6 +299,30 @@ async def test_a_reset_ends_what_an_earlier_look_has_read_although_looks_of_two_
     assert {each.health for each in await probe.look(SPEC)} == {Health.HEALTHY}
 
 
+@pytest.mark.parametrize("is_given_up_first", [True, False])
+async def test_a_reset_ends_what_a_look_that_is_given_up_has_read_although_another_one_is_in_progress(
+    is_given_up_first: bool, node_gpus: NodeGpus, gpus: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = await reset_after_a_look_without_an_answer(node_gpus, gpus)
+
+    async def never_answers(*_: object, **__: object) -> None:
+        await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as looking, anyio.create_task_group() as given_up:
+        with monkeypatch.context() as silent:
+            silent.setattr(node_gpus.process, "ask", never_answers)
+            given_up.start_soon(probe.look, SPEC)
+            await anyio.wait_all_tasks_blocked()
+        if is_given_up_first:
+            looking.start_soon(probe.look, SPEC)
+            await anyio.wait_all_tasks_blocked()
+        else:
+            await probe.look(SPEC)
+        given_up.cancel_scope.cancel()
+    for _ in range(2):
+        assert {each.health for each in await probe.look(SPEC)} == {Health.HEALTHY}
+
+
 async def test_the_same_event_again_after_the_reset_counts(node_gpus: NodeGpus, gpus: Gpus) -> None:
     probe = await reset_after_a_look_without_an_answer(node_gpus, gpus)
     gpus.report_xid(0, 119)
