@@ -101,7 +101,7 @@ def _pieces(found: FoundJob, choice: LogChoice, history: History, *, follow: boo
 
 def _to_the_end(report: JobReport, asked: Answering, choice: LogChoice, history: History) -> Iterator[LogPiece]:
     """Follows a job whose private supervisor ends with it, perhaps before it has shown all: the files have the rest."""
-    shown = ShownOutput()
+    shown = ShownOutput(are_tails=choice.tail_lines > 0)
     try:
         told_by = asked.client.logs(report.job_id, choice, follow=True, on_note=output.say)
         yield from filter(None, map(shown.new, told_by))

@@ -26,6 +26,14 @@ class RendezvousRequest(msgspec.Struct, frozen=True):
     tls_ca: str = ""
 
 
+class OpenLogs(Protocol):
+    """Opens the output of one node. What it returns may raise NoAnswerError."""
+
+    def __call__(
+        self, *, rank: int | None, cycle: int | None, tail_lines: int, follow: bool
+    ) -> AsyncGenerator[LogBytes]: ...
+
+
 class JobRequests(Protocol):
     """The requests that people and programs may make of the engine. Refusals are `HoldfastError`s."""
 
@@ -82,10 +90,8 @@ class JobRequests(Protocol):
         """
         ...
 
-    def logs_elsewhere(
-        self, job: JobReport, *, rank: int | None, cycle: int | None, tail_lines: int, follow: bool
-    ) -> Mapping[str, AsyncGenerator[LogBytes]]:
-        """Returns the output of the job's ranks on its other nodes, by node. Each source may raise NoAnswerError."""
+    def logs_elsewhere(self, job: JobReport) -> Mapping[str, OpenLogs]:
+        """Returns functions that open the output of the job's ranks on its other nodes, by node."""
         ...
 
     def subscribe(self, job_id: str) -> AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]:

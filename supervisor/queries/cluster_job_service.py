@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import anyio
 import msgspec
@@ -17,7 +18,7 @@ from supervisor.core.facts import Evidence
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.engine.node_stacks import STACKS_FOR_PEOPLE_S
 from supervisor.errors import ExhaustedError, HoldfastError, InvalidRequestError, NoAnswerError, NotFoundError
-from supervisor.ports.job_requests import JobHistory, RendezvousRequest
+from supervisor.ports.job_requests import JobHistory, OpenLogs, RendezvousRequest
 from supervisor.ports.pauses import pause
 from supervisor.ports.questions import (
     LEADER,
@@ -40,7 +41,7 @@ from supervisor.ports.questions import (
     UpdateTaken,
     Whole,
 )
-from supervisor.ports.reports import JobReport, LogBytes, NodeReport, RecordedEvent
+from supervisor.ports.reports import JobReport, NodeReport, RecordedEvent
 from supervisor.queries import remote_logs
 from supervisor.queries.cluster_view import ClusterView
 from supervisor.queries.drained_nodes import Departures
@@ -355,20 +356,15 @@ class ClusterJobService:
             raise answer
         return answer
 
-    def logs_elsewhere(
-        self, job: JobReport, *, rank: int | None, cycle: int | None, tail_lines: int, follow: bool
-    ) -> Mapping[str, AsyncGenerator[LogBytes]]:
+    def logs_elsewhere(self, job: JobReport) -> Mapping[str, OpenLogs]:
         if not self._view.is_shared(job.job_id) or self._has_ended(job.job_id):
             return {}
         own_name = self._view.own_name(job.job_id)
         return {
-            node.name: remote_logs.pieces(
-                self._colleagues, job.job_id, node.name,
-                rank=rank, cycle=cycle, tail_lines=tail_lines, follow=follow,
-            )
+            node.name: partial(remote_logs.pieces, self._colleagues, job.job_id, node.name)
             for node in job.nodes
             if node.name != own_name and node.lost_at_ns is None
-        }  # fmt: skip
+        }
 
     # --- what other nodes ask --------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import logging
 import math
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -270,7 +271,7 @@ class ControlService:
             await send(wire.LogChunk(note=text))
 
         if ended.is_set():
-            await log_merge.merge_in_order(own, lambda: others(follow=False), send_piece, missing.append)
+            await log_merge.merge_in_order(own, others(follow=False), send_piece, missing.append)
         else:
             await log_merge.follow(own, None if this_node else look, send_piece, send_note, ended=ended)
         for note in (*missing, *_lost_output(report, choice.rank)):
@@ -282,18 +283,10 @@ class ControlService:
         self, report: JobReport, choice: log_follower.LogChoice, *, follow: bool
     ) -> dict[str, log_merge.NodeOutput]:
         """Returns the output of the job's other nodes, by node."""
-
-        def sources(tail_lines: int) -> dict[str, log_merge.Pieces]:
-            found = self._job_service.logs_elsewhere(
-                report, rank=choice.rank, cycle=choice.cycle, tail_lines=tail_lines, follow=follow
-            )
-            return {name: log_merge.as_pieces(source) for name, source in found.items()}
-
         log_dirs = {node.name: node.log_dir for node in report.nodes}
-        whole = sources(0) if choice.tail_lines else {}  # Nothing is read of it unless it is needed.
         return {
-            name: log_merge.NodeOutput(log_dirs.get(name, ""), pieces, whole.get(name))
-            for name, pieces in sources(choice.tail_lines).items()
+            name: log_merge.NodeOutput(log_dirs.get(name, ""), choice, partial(open_logs, follow=follow))
+            for name, open_logs in self._job_service.logs_elsewhere(report).items()
         }
 
     async def _find(self, job_id: str, verb: str, *, this_node: bool = False) -> JobReport:

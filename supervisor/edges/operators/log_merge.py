@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Protocol
 
 import anyio
 import msgspec
 
-from supervisor.edges.operators.log_follower import LogPiece
+from supervisor.edges.operators.log_follower import LogChoice, LogPiece
 from supervisor.edges.operators.shown_output import ShownOutput
 from supervisor.errors import ExhaustedError, HoldfastError, NoAnswerError, NotFoundError
 from supervisor.ports.reports import LogBytes
@@ -23,16 +24,22 @@ Send = Callable[[LogPiece], Awaitable[None]]
 Note = Callable[[str], Awaitable[None]]
 
 
+class OpenPieces(Protocol):
+    def __call__(self, *, rank: int | None, cycle: int | None, tail_lines: int) -> AsyncGenerator[LogBytes]: ...
+
+
 class NodeOutput(msgspec.Struct, frozen=True):
-    """The output of another node, to be read as chosen."""
+    """The output of another node, of which some was chosen."""
 
     log_dir: str  # on that node: it differs between the node's runs of the job
-    pieces: Pieces
-    whole: Pieces | None = None  # from its beginning, if `pieces` begin with the last lines; None: they do not
+    choice: LogChoice
+    open: OpenPieces
+
+    def pieces(self, choice: LogChoice) -> Pieces:
+        return as_pieces(self.open(rank=choice.rank, cycle=choice.cycle, tail_lines=choice.tail_lines))
 
 
 Look = Callable[[], Awaitable[Mapping[str, NodeOutput]]]  # by node
-Find = Callable[[], Mapping[str, NodeOutput]]  # by node
 
 
 async def as_pieces(source: AsyncGenerator[LogBytes]) -> Pieces:
@@ -44,13 +51,14 @@ async def as_pieces(source: AsyncGenerator[LogBytes]) -> Pieces:
 # --- output of a job that has ended ----------------------------------------------------------------------------------
 
 
-async def merge_in_order(own: Pieces, find: Find, send: Send, miss: Callable[[str], None]) -> None:
+async def merge_in_order(
+    own: Pieces, others: Mapping[str, NodeOutput], send: Send, miss: Callable[[str], None]
+) -> None:
     """Sends pieces by cycle, rank and stream, which is the order of each source itself.
 
-    `find` returns the output of the job's other nodes. Calls `miss` for a node that does not answer; the others
-    continue.
+    `others`: by node. Calls `miss` for a node that does not answer; the rest continues.
     """
-    sources = {"": own} | {name: _to_its_end(name, output, find) for name, output in find().items()}
+    sources = {"": own} | {name: _to_its_end(output) for name, output in others.items()}
     heads: dict[str, LogPiece] = {}
 
     async def advance(name: str) -> None:
@@ -74,9 +82,10 @@ async def merge_in_order(own: Pieces, find: Find, send: Send, miss: Callable[[st
             await advance(name)
 
 
-async def _to_its_end(name: str, output: NodeOutput, find: Find) -> Pieces:
+async def _to_its_end(output: NodeOutput) -> Pieces:
     """Yields the pieces of a node, each byte once, although it closes a reader that waits long for its turn."""
-    shown, pieces, is_whole = ShownOutput(), output.pieces, False
+    choice, is_whole = output.choice, False
+    shown, pieces = ShownOutput(are_tails=choice.tail_lines > 0), output.pieces(choice)
     while not is_whole:
         last: LogPiece | None = None
         try:
@@ -87,21 +96,22 @@ async def _to_its_end(name: str, output: NodeOutput, find: Find) -> Pieces:
                         yield new
             is_whole = True
         except NotFoundError:
-            again = find().get(name)
-            if last is None or again is None:
+            if last is None:
                 raise
-            pieces = again.pieces if again.whole is None else _rest(last, again.whole, again.pieces)
+            pieces = _rest(last, output) if choice.tail_lines else output.pieces(choice)
             shown.comes_again()
 
 
-async def _rest(last: LogPiece, whole: Pieces, tails: Pieces) -> Pieces:
-    """Yields the stream of the last piece from its beginning, then the last lines of the streams after it."""
+async def _rest(last: LogPiece, output: NodeOutput) -> Pieces:
+    """Yields the stream of the last piece from its beginning, then the last lines of its cycle's streams after it."""
+    whole = output.pieces(LogChoice(last.rank, last.cycle))
     async with contextlib.aclosing(whole):
         async for piece in whole:
             if _place(piece) > _place(last):
                 break
             if _place(piece) == _place(last):
                 yield piece
+    tails = output.pieces(msgspec.structs.replace(output.choice, cycle=last.cycle))
     async with contextlib.aclosing(tails):
         async for piece in tails:
             if _place(piece) > _place(last):
@@ -118,12 +128,13 @@ def _place(piece: LogPiece) -> tuple[int, int, bool]:
 class _Node:
     """How much of one node's output was sent. The node sends it cycle by cycle, each time that it is read."""
 
-    def __init__(self) -> None:
+    def __init__(self, output: NodeOutput) -> None:
+        self.output = output  # as the last look has found it
         self.is_read = False
         self.is_silent = False  # since it was asked last, too
         self.is_noted = False
-        self.ended_in: str | None = None  # the folder whose output was sent to its end
-        self.unread: NodeOutput | None = None  # found by a look that was not to read it
+        self._log_dir = ""  # read last
+        self._ended_in: str | None = None  # the folder whose output was sent to its end
         self._looks_left = 0  # until it is read again
         self._looks_apart = 1
         self._cycle = -1
@@ -136,20 +147,25 @@ class _Node:
         """Returns whether it could not read its files, and waits for a later look."""
         return not self.is_read and self._looks_left > 0
 
-    def is_due(self, log_dir: str) -> bool:
-        """Returns whether this look is to read what it has in that folder."""
+    def is_due(self) -> bool:
+        """Returns whether this look is to read it."""
         self._looks_left = max(0, self._looks_left - 1)
-        return not (self.is_read or self.ended_in == log_dir or self._looks_left)
+        return not (self.is_read or self._ended_in == self.output.log_dir or self._looks_left)
 
     def wait_longer(self) -> None:
         """Lets more looks pass each time, until some output is new."""
         self._looks_left, self._looks_apart = self._looks_apart, min(2 * self._looks_apart, LOOKS_APART_MAX)
 
-    def begin(self, output: NodeOutput) -> Pieces:
+    def begin(self) -> Pieces:
         """Returns what is to be read now: what was chosen, and once some of it was sent, all from the beginning."""
-        self.is_read = True
+        self.is_read, self._log_dir = True, self.output.log_dir
         self._shown.comes_again()
-        return output.pieces if output.whole is None or self._cycle < 0 else output.whole
+        choice = self.output.choice
+        return self.output.pieces(choice if self._cycle < 0 else msgspec.structs.replace(choice, tail_lines=0))
+
+    def end(self) -> None:
+        """Notes that all of it was sent."""
+        self._ended_in = self._log_dir
 
     async def read(self, pieces: Pieces) -> Pieces:
         """Yields the pieces. Raises NoAnswerError if `end_by` ends that; it never cuts a piece that is being sent."""
@@ -175,7 +191,8 @@ class _Node:
         if piece.cycle < self._cycle:
             return None
         if piece.cycle > self._cycle:
-            self._cycle, self._shown = piece.cycle, ShownOutput()
+            are_tails = self._cycle < 0 < self.output.choice.tail_lines  # A later cycle is read from its beginning.
+            self._cycle, self._shown = piece.cycle, ShownOutput(are_tails=are_tails)
         new = self._shown.new(piece)
         if new is not None:
             self.is_noted, self._looks_apart = False, 1
@@ -197,13 +214,13 @@ class _Outlet:
         except HoldfastError as error:
             await self._say(_missing("", error))
 
-    async def carry_node(self, name: str, node: _Node, pieces: Pieces, log_dir: str) -> None:
+    async def carry_node(self, name: str, node: _Node, pieces: Pieces) -> None:
         try:
             await self._carry(node.read(pieces), node.new)
         except (NoAnswerError, NotFoundError, ExhaustedError) as error:
-            node.is_silent = True
+            node.is_silent = not isinstance(error, ExhaustedError)
             times = f"every {LOOK_S:g} s"
-            if isinstance(error, ExhaustedError):
+            if not node.is_silent:
                 times = f"at least every {LOOK_S * LOOKS_APART_MAX:g} s"
                 node.wait_longer()
             if not node.is_noted:
@@ -214,7 +231,7 @@ class _Outlet:
             await self._say(_missing(name, error))
             return  # It would refuse again.
         else:
-            node.ended_in = log_dir
+            node.end()
         node.is_read = False
 
     async def _carry(self, pieces: Pieces, new: Callable[[LogPiece], LogPiece | None]) -> None:
@@ -238,25 +255,28 @@ async def follow(own: Pieces, look: Look | None, send: Send, note: Note, *, ende
     """
     outlet = _Outlet(send, note, ended)
     nodes: dict[str, _Node] = {}
+    is_over = False
     async with anyio.create_task_group() as tasks:
 
-        def read(name: str, node: _Node, output: NodeOutput) -> None:
-            tasks.start_soon(outlet.carry_node, name, node, node.begin(output), output.log_dir)
+        async def read(name: str, node: _Node, pieces: Pieces) -> None:
+            await outlet.carry_node(name, node, pieces)
+            if is_over and node.is_put_off:
+                await outlet.carry_node(name, node, node.begin())
 
         tasks.start_soon(outlet.carry_own, own)
         while look is not None and not ended.is_set():
             for name, output in (await look()).items():
-                node = nodes.setdefault(name, _Node())
-                if node.is_due(output.log_dir):
-                    read(name, node, output)
-                else:
-                    node.unread = output
+                node = nodes.setdefault(name, _Node(output))
+                node.output = output
+                if node.is_due():
+                    tasks.start_soon(read, name, node, node.begin())
             with anyio.move_on_after(LOOK_S):
                 await ended.wait()
+        is_over = True  # No look finds the nodes of a job that has ended.
         for name, node in nodes.items():
-            node.end_by(anyio.current_time() + (0.0 if node.is_silent and not node.is_put_off else LAST_OUTPUT_S))
-            if node.is_put_off and node.unread is not None:  # No look finds the nodes of a job that has ended.
-                read(name, node, node.unread)
+            node.end_by(anyio.current_time() + (0.0 if node.is_silent else LAST_OUTPUT_S))
+            if node.is_put_off:
+                tasks.start_soon(outlet.carry_node, name, node, node.begin())
 
 
 def _missing(node: str, error: HoldfastError) -> str:

@@ -16,8 +16,9 @@ class ShownStream:
     unless a rank prints more than a whole file while nobody reads.
     """
 
-    def __init__(self) -> None:
-        self._is_tail: bool | None = None  # it begins with its last lines: what came before them is not new, either
+    def __init__(self, *, is_tail: bool = False) -> None:
+        """`is_tail`: it begins with its last lines. What came before them is not new, either."""
+        self._is_tail = is_tail
         self._first_again = 0  # the file with which the stream came again
         self._ends: dict[int, int] = {}  # how far the newest files were shown, in the order of their age
         self._known: dict[int, int] = {}  # those of them that may come again
@@ -41,8 +42,6 @@ class ShownStream:
     def _shown_bytes(self, piece: LogPiece) -> int:
         end = piece.offset + len(piece.data)
         self._first_again = self._first_again or piece.file
-        if self._is_tail is None:
-            self._is_tail = piece.offset > 0
         if piece.file not in self._known:
             if self._is_tail and len(self._known) == len(self._ends) == 1 and piece.file == self._first_again:
                 return len(piece.data)  # of the file before the one in which the last lines began
@@ -64,7 +63,9 @@ class ShownStream:
 class ShownOutput:
     """How much of the output of all ranks was shown, by cycle, rank and stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, are_tails: bool = False) -> None:
+        """`are_tails`: the streams begin with their last lines."""
+        self._are_tails = are_tails
         self._streams: dict[tuple[int, int, bool], ShownStream] = {}
 
     @property
@@ -79,7 +80,10 @@ class ShownOutput:
 
     def new(self, piece: LogPiece) -> LogPiece | None:
         """Returns the part of the piece that was not shown yet, and from now on is; None: there is none."""
-        data = self._streams.setdefault((piece.cycle, piece.rank, piece.is_stderr), ShownStream()).new(piece)
+        place = piece.cycle, piece.rank, piece.is_stderr
+        if place not in self._streams:
+            self._streams[place] = ShownStream(is_tail=self._are_tails)
+        data = self._streams[place].new(piece)
         if not data:
             return None
         return msgspec.structs.replace(piece, data=data, offset=piece.offset + len(piece.data) - len(data))

@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -20,7 +21,7 @@ from supervisor.edges.machine.journal.journal_reader import report_from_json
 from supervisor.edges.operators.control_api import ControlApi, SecureListener
 from supervisor.edges.operators.control_gate import ControlGate
 from supervisor.errors import HoldfastError, NoAnswerError, NotFoundError, NotNowError
-from supervisor.ports.job_requests import JobHistory, RendezvousRequest
+from supervisor.ports.job_requests import JobHistory, OpenLogs, RendezvousRequest
 from supervisor.ports.reports import (
     JobNodeReport,
     JobReport,
@@ -122,13 +123,13 @@ class FakeJobService:
         if self.leader_fails is not None:
             raise self.leader_fails
 
-    def logs_elsewhere(
-        self, job: JobReport, *, rank: int | None, cycle: int | None, tail_lines: int, follow: bool
-    ) -> Mapping[str, AsyncGenerator[LogBytes]]:
-        names = [node.name for node in job.nodes if node.name in self.output_elsewhere]
-        return {name: self._output(name, self.output_elsewhere[name][-tail_lines:], rank) for name in names}
+    def logs_elsewhere(self, job: JobReport) -> Mapping[str, OpenLogs]:
+        return {node.name: partial(self._output, node.name) for node in job.nodes if node.name in self.output_elsewhere}
 
-    async def _output(self, name: str, output: Sequence[LogBytes], rank: int | None) -> AsyncGenerator[LogBytes]:
+    async def _output(
+        self, name: str, *, rank: int | None, cycle: int | None, tail_lines: int, follow: bool
+    ) -> AsyncGenerator[LogBytes]:
+        output = self.output_elsewhere[name][-tail_lines:]
         for piece in output:
             if rank in (None, piece.rank):
                 yield piece

@@ -8,11 +8,12 @@ import anyio
 import pytest
 
 from supervisor.edges.operators import log_merge
-from supervisor.edges.operators.log_follower import LogPiece
+from supervisor.edges.operators.log_follower import LogChoice, LogPiece
 from supervisor.edges.operators.log_merge import NodeOutput, as_pieces, follow, merge_in_order
 from supervisor.errors import ExhaustedError, HoldfastError, InvalidRequestError, NoAnswerError, NotFoundError
 from supervisor.ports.reports import LogBytes
 
+Output = AsyncGenerator[LogBytes]
 SILENT = NoAnswerError("cannot ask node b: no answer within 5 s")
 
 
@@ -26,52 +27,56 @@ async def source(places: Sequence[tuple[int, int]], *, error: HoldfastError | No
 CLOSED = NotFoundError("cannot show more output: its reader was closed")
 
 
+def node_output(folder: str, choice: LogChoice, coming: list[AsyncGenerator[LogBytes]]) -> NodeOutput:
+    """`coming`: what comes each time that the node's output is opened; after the last, its supervisor refuses."""
+
+    def open_pieces(**_: int | None) -> AsyncGenerator[LogBytes]:
+        return coming.pop(0) if coming else source([], error=CLOSED)
+
+    return NodeOutput(folder, choice, open_pieces)
+
+
 async def merged(
-    own: AsyncGenerator[LogBytes], *looks: Mapping[str, AsyncGenerator[LogBytes]]
+    own: AsyncGenerator[LogBytes], others: Mapping[str, Sequence[AsyncGenerator[LogBytes]]]
 ) -> tuple[list[str], list[str]]:
-    """Returns what is sent and what is missing. `looks`: the sources of the other nodes, each time they are opened."""
-    coming = [*looks]
+    """Returns what is sent and what is missing. `others`: the sources of a node, each time that it is opened."""
     seen: list[str] = []
     missing: list[str] = []
-
-    def find() -> Mapping[str, NodeOutput]:
-        look: Mapping[str, AsyncGenerator[LogBytes]] = coming.pop(0) if coming else {}
-        return {name: NodeOutput(f"/{name}", as_pieces(each)) for name, each in look.items()}
 
     async def send(piece: LogPiece) -> None:
         seen.append(piece.data.decode())
 
-    await merge_in_order(as_pieces(own), find, send, missing.append)
+    outputs = {name: node_output(f"/{name}", LogChoice(), [*coming]) for name, coming in others.items()}
+    await merge_in_order(as_pieces(own), outputs, send, missing.append)
     return seen, missing
 
 
 async def test_what_is_there_comes_in_order_and_what_is_missing_is_told():
     seen, missing = await merged(
         source([(0, 0), (0, 1), (1, 2)]),
-        {"b": source([(0, 2)], error=SILENT), "c": source([(1, 0), (1, 1)])},
+        {"b": [source([(0, 2)], error=SILENT)], "c": [source([(1, 0), (1, 1)])]},
     )
     assert seen == ["0.0", "0.1", "0.2", "1.0", "1.1", "1.2"]
     assert missing == ["the output of node b is not complete: cannot ask node b: no answer within 5 s"]
 
 
 async def test_a_node_that_has_closed_its_reader_is_read_again_as_long_as_it_has_more():
-    seen, missing = await merged(
-        source([(0, 0)]),
-        {"b": source([(0, 1)], error=CLOSED)},
-        {"b": source([(0, 1), (0, 2)], error=CLOSED)},
-        {"b": source([(0, 1), (0, 2)], error=CLOSED)},
-        {"b": source([(0, 1), (0, 2), (0, 3)])},
-    )
+    two = [(0, 1), (0, 2)]
+    coming = [source([(0, 1)], error=CLOSED), source(two, error=CLOSED), source(two, error=CLOSED), source([(0, 3)])]
+    seen, missing = await merged(source([(0, 0)]), {"b": coming})
     assert seen == ["0.0", "0.1", "0.2"]
     assert missing == [f"the output of node b is not complete: {CLOSED}"]
-    seen, missing = await merged(source([(0, 0)]), {"b": source([(0, 1)], error=CLOSED)})
+    seen, missing = await merged(source([(0, 0)]), {"b": [source([(0, 1)], error=CLOSED)]})
     assert (seen, missing) == (["0.0", "0.1"], [f"the output of node b is not complete: {CLOSED}"])
 
 
 class Followed:
-    """A live job. `looks`: what each look finds, node by node with its folder; the job ends with the last one."""
+    """A live job. `looks`: what each look finds, node by node with its folder; the job ends after the last one.
 
-    def __init__(self, *looks: Mapping[str, tuple[str, *tuple[AsyncGenerator[LogBytes], ...]]]) -> None:
+    A second output is the whole of a node of which the first one has the last lines.
+    """
+
+    def __init__(self, *looks: Mapping[str, tuple[str, Output] | tuple[str, Output, Output]]) -> None:
         self._looks = list(looks)
         self._ended = anyio.Event()
         self.seen: list[str] = []
@@ -86,8 +91,13 @@ class Followed:
         if not self._looks:
             self._ended.set()
             return {}
-        look = self._looks.pop(0)
-        return {name: NodeOutput(folder, *map(as_pieces, outputs)) for name, (folder, *outputs) in look.items()}
+        return {name: self._output(folder, *outputs) for name, (folder, *outputs) in self._looks.pop(0).items()}
+
+    def _output(self, folder: str, chosen: Output, whole: Output | None = None) -> NodeOutput:
+        def open_pieces(*, rank: int | None, cycle: int | None, tail_lines: int) -> Output:
+            return chosen if whole is None or tail_lines else whole
+
+        return NodeOutput(folder, LogChoice(tail_lines=0 if whole is None else 2), open_pieces)
 
     async def _send(self, piece: LogPiece) -> None:
         self.seen.append(piece.data.decode())
@@ -144,6 +154,26 @@ async def test_the_last_words_of_a_node_that_could_not_read_its_files_come_and_a
     with anyio.fail_after(10):
         await job.to_its_end()
     assert job.seen == ["0.0", "the crash"]
+
+
+@pytest.mark.parametrize("fails_late", [False, True])
+async def test_a_node_whose_first_read_fails_as_the_job_ends_is_asked_once_more(fails_late: bool):
+    error = ExhaustedError("cannot show output: Input/output error")
+
+    async def fails() -> Output:
+        if fails_late:
+            await anyio.sleep(0.05)
+        raise error
+        yield
+
+    class EndsAtOnce(Followed):
+        async def _look(self) -> Mapping[str, NodeOutput]:
+            self._ended.set()
+            return {"b": node_output("/b", LogChoice(), [fails(), source([(0, 1)])])}
+
+    job = EndsAtOnce()
+    await job.to_its_end()
+    assert (sorted(job.seen), len(job.notes)) == (["0.0", "0.1"], 1)
 
 
 async def test_a_node_whose_run_has_ended_is_read_again_in_its_next_run_only():

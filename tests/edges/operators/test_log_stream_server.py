@@ -15,12 +15,12 @@ import pytest
 from holdfast_wire.run_mark import run_time
 
 from supervisor.edges.operators import log_follower, log_reader_limit, log_stream_server, shared_log_reader
-from supervisor.edges.operators.log_follower import LogPiece
-from supervisor.edges.operators.log_merge import NodeOutput, Pieces, as_pieces, merge_in_order
+from supervisor.edges.operators.log_follower import LogChoice, LogPiece
+from supervisor.edges.operators.log_merge import NodeOutput, merge_in_order
 from supervisor.edges.operators.log_stream_server import LogStreamServer
 from supervisor.errors import ExhaustedError, NotFoundError
 from supervisor.ports.questions import Answer, CloseLogs, Logs, ReadLogs
-from supervisor.ports.reports import JobReport
+from supervisor.ports.reports import JobReport, LogBytes
 from supervisor.queries import remote_logs
 from tests.edges.operators.fake_job_service import FakeJobService, running
 from tests.edges.operators.test_log_follower import put
@@ -165,7 +165,7 @@ async def read_late(
 ) -> bytes:
     """Returns what a reader gets of a node after looking at the first one's output, as in a pager, for too long."""
     monkeypatch.setattr(log_stream_server, "IDLE_S", 0.05)
-    output, missing = bytearray(), list[str]()
+    output, missing, opened = bytearray(), list[str](), list[int | None]()
 
     async def own() -> AsyncGenerator[LogPiece]:
         yield LogPiece(0, 0, is_stderr=False, data=b"own")
@@ -180,15 +180,16 @@ async def read_late(
     async with readers(folder) as (found, part):
         asker: Any = Asker(found, part)
 
-        def pieces(last: int) -> Pieces:
-            return as_pieces(
-                remote_logs.pieces(asker, part.job_id, "a", rank=None, cycle=None, tail_lines=last, follow=False)
+        def open_pieces(*, rank: int | None, cycle: int | None, tail_lines: int) -> AsyncGenerator[LogBytes]:
+            opened.append(cycle)
+            return remote_logs.pieces(
+                asker, part.job_id, "a", rank=rank, cycle=cycle, tail_lines=tail_lines, follow=False
             )
 
-        def find() -> dict[str, NodeOutput]:
-            return {"a": NodeOutput(part.log_dir, pieces(tail_lines), pieces(0) if tail_lines else None)}
-
-        await merge_in_order(own(), find, send, missing.append)
+        others = {"a": NodeOutput(part.log_dir, LogChoice(tail_lines=tail_lines), open_pieces)}
+        await merge_in_order(own(), others, send, missing.append)
+    assert len(opened) > 1
+    assert not tail_lines or None not in opened[1:], "no other cycle comes"
     assert missing == []
     return bytes(output)
 
@@ -213,5 +214,10 @@ async def test_the_last_lines_of_a_node_that_waits_long_for_its_turn_have_no_gap
 
     put(tmp_path, 0, 1, "of an earlier cycle\n")
     print_lines(0, 10)
-    output = await read_late(monkeypatch, tmp_path, tail_lines=3, meanwhile=lambda: print_lines(10, 110))
+
+    def go_on() -> None:
+        print_lines(10, 110)
+        put(tmp_path, 2, 1, "of the next cycle\n")
+
+    output = await read_late(monkeypatch, tmp_path, tail_lines=3, meanwhile=go_on)
     assert output.decode() == lines(7, 110) + lines(107, 110), "of rank 2, nothing was shown yet"
