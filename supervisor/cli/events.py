@@ -140,7 +140,7 @@ def events_of(
         return
 
     def from_journal(error: NoSupervisorError) -> Iterator[RecordedEvent]:
-        if not found.is_own or not (supervisor.is_private or _is_recorded(report.job_id, supervisors)):
+        if not found.is_own or not (supervisor.is_private or _is_recorded(report, supervisors)):
             raise error
         say(f"{error}; what follows is from the journal")
         if supervisor.is_private:
@@ -155,6 +155,10 @@ def events_of(
         if isinstance(told, RecordedEvent):
             yield told
         elif told.submitted_at_ns != report.submitted_at_ns:
+            if not (found.is_own and _is_recorded(report, supervisors)):
+                say(
+                    f"the events of this run of job {found.name} are not known here: the supervisor has a later run now"
+                )
             yield from events_of(msgspec.structs.replace(found, supervisor=None), supervisors, follow=False, seen=seen)
             return
 
@@ -172,9 +176,9 @@ def _page(run: JobReport, supervisors: Supervisors, last: int) -> list[RecordedE
     )
 
 
-def _is_recorded(job_id: str, supervisors: Supervisors) -> bool:
-    """Returns whether the journals that this command reads know the job: a node's supervisor may have another one."""
-    return supervisors.history.read(lambda reader: reader.job(job_id)) is not None
+def _is_recorded(run: JobReport, supervisors: Supervisors) -> bool:
+    """Returns whether the journals that this command reads know the run: a node's supervisor may have another one."""
+    return supervisors.history.read(lambda reader: reader.recorded(run.job_id, run.submitted_at_ns)) is not None
 
 
 def in_time(events: Iterable[RecordedEvent]) -> Iterator[RecordedEvent]:

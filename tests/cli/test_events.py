@@ -46,12 +46,20 @@ class Client:
 class Found:
     """The command's view of a machine; also the journal there, and its reader."""
 
-    def __init__(self, client: Client, *, pid: int = 0, recorded: Callable[[], Sequence[RecordedEvent]] = list) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        pid: int = 0,
+        state: JobState = JobState.RUNNING,
+        recorded: Callable[[], Sequence[RecordedEvent]] = list,
+    ) -> None:
         self._job = FoundJob(
-            JobReport(JOB, JobState.RUNNING, 1),
+            JobReport(JOB, state, 1),
             Answering(cast("ControlClient", client), is_private=bool(pid), uid=os.geteuid(), pid=pid),
         )
         self._recorded = recorded
+        self.recorded_runs = {1}
         self.history = self
 
     def __call__(self, *_: object, **__: object) -> Self:
@@ -69,19 +77,27 @@ class Found:
     def read(self, ask: Callable[[Any], Any]) -> Any:  # noqa: ANN401 - whatever is asked for
         return ask(self)
 
+    def job(self, job_id: str) -> JobReport | None:
+        return JobReport(job_id, JobState.FAILED, max(self.recorded_runs)) if self.recorded_runs else None
+
+    def recorded(self, job_id: str, submitted_at_ns: int) -> JobReport | None:
+        return JobReport(job_id, JobState.FAILED, submitted_at_ns) if submitted_at_ns in self.recorded_runs else None
+
     def events(self, job_id: str, submitted_at_ns: int, *, after_sequence: int, limit: int) -> list[RecordedEvent]:
         assert (job_id, submitted_at_ns) == (JOB, 1)
         return [each for each in self._recorded() if each.sequence > after_sequence][:limit]
 
 
 def shown(
-    found: Found, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *options: str
+    found: Found, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *options: str, said: str = ""
 ) -> list[str]:
     monkeypatch.setattr(events, "Supervisors", found)
     parser = ArgumentParser()
     events.add_arguments(parser)
     assert events.execute(parser.parse_args([JOB, "-o", "jsonl", *options])) == 0
-    return [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()]
+    printed = capsys.readouterr()
+    assert said in printed.err
+    return [json.loads(line)["kind"] for line in printed.out.splitlines()]
 
 
 def test_what_follows_the_last_events_is_new_though_the_leader_numbers_it_lower(
@@ -124,3 +140,18 @@ def test_a_run_that_has_ended_has_no_events_of_a_later_one_of_its_id(
     client = Client([event(1, "later")])
     client.run = 2
     assert shown(Found(client, recorded=lambda: [event(1, "own")]), monkeypatch, capsys) == ["own"]
+
+
+@pytest.mark.parametrize("later", [True, False], ids=["later run", "gone"])
+def test_another_run_in_the_journal_stands_for_no_events_of_this_one(
+    later: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = Client([] if later else [GONE])
+    client.run = 2 if later else 1
+    found = Found(client, state=JobState.FAILED)
+    found.recorded_runs = {2}
+    if later:
+        assert shown(found, monkeypatch, capsys, said="the events of this run of job train are not known here") == []
+    else:
+        with pytest.raises(NoSupervisorError):
+            shown(found, monkeypatch, capsys)

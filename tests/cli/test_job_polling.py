@@ -29,7 +29,7 @@ class Found:
         self.history = self
         self.run = 1
         self.listed = 1  # the run that lists show as live
-        self.recorded: dict[int, str] = {}  # kinds of events, by ended run
+        self.runs: dict[int, str] = {}  # kinds of events, by ended run
 
     def __call__(self, *_: object, **__: object) -> Self:
         return self
@@ -44,7 +44,7 @@ class Found:
         answering = Answering(cast("ControlClient", self), is_private=False, uid=os.geteuid())
         reports = [JobReport(JOB, JobState.RUNNING, self.listed)]
         if include_ended:
-            reports += [JobReport(JOB, JobState.FAILED, run, ended_at_ns=run) for run in self.recorded]
+            reports += [JobReport(JOB, JobState.FAILED, run, ended_at_ns=run) for run in self.runs]
         return [FoundJob(report, answering) for report in reports]
 
     def tell_refusals(self) -> None:
@@ -59,8 +59,11 @@ class Found:
     def read(self, ask: Callable[[Any], Any]) -> Any:  # noqa: ANN401 - whatever is asked for
         return ask(self)
 
+    def recorded(self, job_id: str, submitted_at_ns: int) -> JobReport | None:
+        return JobReport(job_id, JobState.FAILED, submitted_at_ns) if submitted_at_ns in self.runs else None
+
     def events(self, job_id: str, submitted_at_ns: int, *, after_sequence: int, limit: int) -> list[RecordedEvent]:
-        return _events(self.recorded[submitted_at_ns], after_sequence)[:limit]
+        return _events(self.runs[submitted_at_ns], after_sequence)[:limit]
 
 
 def _events(kinds: Sequence[str], after: int) -> list[RecordedEvent]:
@@ -99,7 +102,7 @@ def test_a_run_that_another_one_of_its_name_replaces_has_each_event_once(monkeyp
 
     found.kinds = list("ab")
     assert kinds() == {1: "ab"}
-    found.run, found.kinds, found.recorded = 2, list("de"), {1: "abc"}
+    found.run, found.kinds, found.runs = 2, list("de"), {1: "abc"}
     assert kinds() == {1: "ab"}, "it was replaced between the list and the question"
     found.listed = 2
     assert kinds() == {1: "abc", 2: "de"}
