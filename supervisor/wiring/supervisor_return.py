@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -188,6 +188,7 @@ class Returning(msgspec.Struct, frozen=True):
         found.sort(key=kept_succession.turns_of, reverse=True)
         try:
             kept_succession.check_whole(found)
+            await _check_newest(recorded, found)
             restored = snapshot_texts.restored(found[0].texts)
         except kept_succession.IncompleteError as error:
             await self._end_lost(job_id, recorded, found, reaching.why_lost or str(error))
@@ -242,8 +243,7 @@ class Returning(msgspec.Struct, frozen=True):
         first = max(0, restored.snapshot.sequence - EVENTS_MAX)
         known = await self._recorded(restored.record, after_sequence=first) or ()
         all_of_it = {event.sequence: event for event in (*known, *restored.events, *past)}
-        own = (all_of_it[sequence] for sequence in sorted(all_of_it))
-        return [event for event in own if all(name != ARRIVED for name, _ in event.details)]
+        return [each for _, each in sorted(all_of_it.items()) if all(name != ARRIVED for name, _ in each.details)]
 
     async def _recorded(self, job: JobRecord, *, after_sequence: int) -> list[RecordedEvent] | None:
         """Returns events of this run, since earlier ones of its id have the same numbers. None: the disk is silent."""
@@ -324,7 +324,7 @@ class Returning(msgspec.Struct, frozen=True):
 
     async def _give_up(self, job_id: str, recorded: _Recorded, found: list[FoundSpawner], why: str) -> None:
         """Ends a job that can't be taken over, as far as it was."""
-        begun_at_ns = _last_noted_ns(files for files, _ in recorded)
+        begun_at_ns = spawner_discovery.last_noted_ns(files for files, _ in recorded)
         await _end_all(found)
         if self.job_service.job(job_id) is not None:
             self.inbox.post(node_messages.JobAbandoned(job_id, f"it could not be taken over: {why}"))
@@ -362,14 +362,14 @@ class Returning(msgspec.Struct, frozen=True):
         late = next(filter(None, (why_unattended(one) for _, leftover in known for one in leftover.reports)), "")
         if late:
             reason = f"{reason}: {late}; raise that limit if a supervisor may be away for longer"
-        newest_files, newest = max(known, key=lambda each: _newness(each[1]), default=(None, None))
+        newest_files, newest = max(known, key=lambda each: _newness(each[1].texts), default=(None, None))
         restored = None
         try:
             restored = snapshot_texts.restored(newest.texts if newest is not None else {})
         except UnreadableError as error:
             _log.error("job %s has ended, and nobody knows how: %s; %s", job_id, reason, error)
             why = f"{reason}; how it ended is not known: {error}"
-            await self._record_lost(job_id, why, _last_noted_ns(files for files, _ in recorded))
+            await self._record_lost(job_id, why, spawner_discovery.last_noted_ns(files for files, _ in recorded))
         since_ns = restored.record.submitted_at_ns if restored is not None else None
         stuck: set[int] = set()
         for files, identity, leftover in left:  # first, since they hold the claim; another run's have other marks
@@ -411,17 +411,11 @@ class Returning(msgspec.Struct, frozen=True):
         for message in left.reports:
             for event in reports.read(message):
                 self.inbox.post(event)
-        was_stopped = self._stop_if_asked(job_id)
-        if was_stopped or isinstance(restored.snapshot.machines.job.phase, job_phases.Closing):
+        if self._stop_if_asked(job_id) or isinstance(restored.snapshot.machines.job.phase, job_phases.Closing):
             self.inbox.post(node_messages.SpawnerLost(job_id, record.spawner_number, reason))
         else:
             why = f"{reason}; its workers were ended, and its environment is kept nowhere: start the job again"
             self.inbox.post(node_messages.JobAbandoned(job_id, why))
-
-
-def _last_noted_ns(files: Iterable[SpawnerFiles]) -> int | None:
-    """Returns when the last spawner of a run was recorded; None if that is not known."""
-    return max(filter(None, (each.noted_at_ns() for each in files)), default=None)
 
 
 async def _left_by(recorded: _Recorded) -> list[_Left]:
@@ -429,9 +423,18 @@ async def _left_by(recorded: _Recorded) -> list[_Left]:
     return [(*each, await in_thread_or_here(partial(dead_spawner_state.read, each[0]))) for each in recorded]
 
 
-def _newness(left: DeadSpawnerState) -> tuple[int, int]:
-    """Returns how new its texts are. Each spawner of a job counts its own turns."""
-    return snapshot_texts.spawner_number(left.texts), left.turns
+async def _check_newest(recorded: _Recorded, found: Sequence[FoundSpawner]) -> None:
+    """Raises IncompleteError if the newest one that was found was replaced, and a missing one kept newer texts."""
+    texts = found[0].texts
+    missing = [each for each in recorded if all(one.files is not each[0] for one in found)]
+    for _, identity, kept in await _left_by(missing):
+        if kept is not None and kept_succession.SUCCESSOR in texts and _newness(kept.texts) > _newness(texts):
+            raise kept_succession.IncompleteError(kept_succession.has_ended(identity.pid))
+
+
+def _newness(texts: Mapping[str, str]) -> tuple[int, int]:
+    """Returns how new the texts are. Each spawner that follows a lost one counts turns from 0."""
+    return snapshot_texts.spawner_number(texts), kept_succession.turns(texts)
 
 
 async def _end_all(found: Sequence[FoundSpawner]) -> None:

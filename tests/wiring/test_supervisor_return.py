@@ -26,7 +26,7 @@ from supervisor.edges.machine.journal.lost_supervisors import judged, own_identi
 from supervisor.edges.machine.journal.timed_reads import SilentDiskError
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.spawner.dead_spawner_state import DeadSpawnerState
-from supervisor.edges.workers.spawner.kept_succession import SUCCESSION, Succession
+from supervisor.edges.workers.spawner.kept_succession import SUCCESSION, SUCCESSOR, Succession
 from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles, SpawnerIdentity
 from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
 from supervisor.edges.workers.spawner.spawner_reconnect import SpawnerReconnect
@@ -187,13 +187,16 @@ class Left(msgspec.Struct):
     closing: dict[str, str]  # all ranks have ended with code 0, and its spawner is to end
     kept: dict[SpawnerFiles, DeadSpawnerState] = msgspec.field(default_factory=dict[SpawnerFiles, DeadSpawnerState])
 
-    def put(self, texts: dict[str, str], *, turns: int) -> tuple[SpawnerFiles, SpawnerIdentity]:
-        """Leaves the files of one more spawner."""
-        number = len(self.kept) + 1
-        kept = msgspec.structs.replace(snapshot_texts.restored(texts).snapshot, spawner_number=number)
+    def put(
+        self, texts: dict[str, str], *, turns: int, number: int | None = None
+    ) -> tuple[SpawnerFiles, SpawnerIdentity]:
+        """Leaves the files of one more spawner. `number`: that of the one that it has replaced."""
+        kept = msgspec.structs.replace(
+            snapshot_texts.restored(texts).snapshot, spawner_number=number or len(self.kept) + 1
+        )
         stood = Succession(2**22, {}, 0, is_bare=False, is_ending=False, held=(), turns=turns)
         texts = texts | {STATE: record_text.write(kept), SUCCESSION: msgspec.json.encode(stood).decode()}
-        files = SpawnerFiles(self.folder, f"spawner{number}")
+        files = SpawnerFiles(self.folder, f"spawner{len(self.kept) + 1}")
         files.note("j", 2**22)
         self.kept[files] = DeadSpawnerState(texts, 0, (), "")
         identity = files.identity()
@@ -294,6 +297,28 @@ async def test_a_spawner_that_keeps_nothing_yet_leaves_the_end_to_the_one_before
     assert "its spawner was lost, and the next one (pid 4194304) had nothing of the job yet" in abandoned.reason
     fresh.kill.assert_called_once()
     assert not found, "it is closed, and its descriptors' numbers may be in use again"
+
+
+@pytest.mark.parametrize("kept_turns", [4, None])
+async def test_a_replaced_spawner_stands_for_the_job_only_if_its_successor_has_kept_nothing_newer(
+    kept_turns: int | None, left: Left, monkeypatch: pytest.MonkeyPatch
+):
+    services, went_on = _services(left.folder), Mock()
+    first, second = left.put(left.running, turns=3), left.put(left.closing, turns=kept_turns or 0, number=1)
+    replaced = Mock(files=first[0], pid=2**22, texts=left.kept[first[0]].texts | {SUCCESSOR: "4194305"})
+    if kept_turns is None:
+        del left.kept[second[0]]
+    found = list[FoundSpawner]()
+
+    async def reach(*_: object) -> None:
+        found.append(replaced)
+
+    monkeypatch.setattr(SpawnerReconnect, "run", reach)
+    monkeypatch.setattr(Returning, "_go_on", went_on)
+    await _returning(services)._take_back("j", [first, second], found)  # pyright: ignore[reportPrivateUsage]
+    assert [type(each) for each in _posted(services)] == ([] if kept_turns is None else [SpawnerLost])
+    assert (went_on.called, replaced.kill.called) == (kept_turns is None, kept_turns is not None)
+    assert (first[0].record_path.exists(), second[0].record_path.exists()) == (went_on.called, not went_on.called)
 
 
 def _sleeping(environment: dict[str, str], descriptors: tuple[int, ...]) -> subprocess.Popen[bytes]:

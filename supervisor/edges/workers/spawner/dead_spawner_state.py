@@ -12,7 +12,6 @@ from holdfast_wire import spawner_link as wire
 from supervisor.edges.machine import records
 from supervisor.edges.machine.own_process.threads import in_thread_or_here
 from supervisor.edges.machine.processes import process_table
-from supervisor.edges.workers.spawner.kept_succession import turns
 from supervisor.edges.workers.spawner.lost_spawner_processes import Orphans, is_marked, kill_cgroup, wait_for_end
 from supervisor.edges.workers.spawner.spawner_discovery import SpawnerFiles, SpawnerIdentity
 from supervisor.edges.workers.spawner.spawner_kept_state import SpawnerKeptState
@@ -40,10 +39,6 @@ class DeadSpawnerState(msgspec.Struct, frozen=True):
     taken: int
     reports: tuple[wire.FromSpawner, ...]
     cgroup: str
-
-    @property
-    def turns(self) -> int:
-        return turns(self.texts)
 
 
 def read(files: SpawnerFiles) -> DeadSpawnerState | None:

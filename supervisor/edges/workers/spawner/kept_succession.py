@@ -77,5 +77,9 @@ def check_whole(found: Sequence[FoundSpawner]) -> None:
         return
     missing = stood.needed - {each.pid for each in found}
     if missing:
-        named = ", ".join(map(str, sorted(missing)))
-        raise IncompleteError(f"its spawner (pid {named}) has ended while no supervisor was there")
+        raise IncompleteError(has_ended(*sorted(missing)))
+
+
+def has_ended(*pids: int) -> str:
+    """Returns why a job ends that relied on these spawners."""
+    return f"its spawner (pid {', '.join(map(str, pids))}) has ended while no supervisor was there"

@@ -12,7 +12,7 @@ import errno
 import os
 import signal
 import socket
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 
 import anyio
@@ -368,6 +368,11 @@ async def _receivable(link: socket.socket, pidfd: int) -> bool:
         await anyio.wait_readable(link)
         tasks.cancel_scope.cancel()
     return not ended
+
+
+def last_noted_ns(files: Iterable[SpawnerFiles]) -> int | None:
+    """Returns when the last of these spawners was recorded; None if that is not known."""
+    return max(filter(None, (each.noted_at_ns() for each in files)), default=None)
 
 
 def nobody(job_id: str) -> SpawnerIdentity:
