@@ -28,6 +28,7 @@ ANSWER_BYTES = 128 * 1024  # an answer of about this size is sent
 IDLE_S = 60.0
 PATIENCE_S = 3.0  # how long a reader that does not follow waits for a disk
 WAIT_MAX_S = 60.0
+CLOSED = "cannot show more output: its reader was closed; ask again from the start"
 WARNINGS_KEPT = 1000  # which of them were given
 
 _log = logging.getLogger("holdfast")
@@ -84,7 +85,7 @@ class LogStreamServer:
 
     def _open(self, key: tuple[str, str], part: JobReport, question: ReadLogs) -> _Reader:
         if question.step != 1 or self._tasks is None:
-            raise NotFoundError("cannot show more output: its reader was closed; ask again from the start")
+            raise NotFoundError(CLOSED)
         check_another_may_read(len(self._readers))
         send, receive = anyio.create_memory_object_stream[LogPiece](AHEAD_PIECES)
         reader = self._readers[key] = _Reader(receive)
@@ -159,6 +160,8 @@ async def _next(reader: _Reader, wait_s: float) -> Logs:
         pass  # nothing more is there at this moment
     except (anyio.EndOfStream, anyio.ClosedResourceError):
         if not pieces:
+            if reader.scope.cancel_called:  # while this waited; there may be more output
+                raise NotFoundError(CLOSED) from None
             reader.scope.cancel()
             if reader.failure:
                 raise ExhaustedError(

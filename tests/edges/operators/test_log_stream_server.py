@@ -119,6 +119,14 @@ async def test_readers_are_few_and_idle_ones_are_closed(tmp_path: Path, monkeypa
                     break
 
 
+async def test_a_reader_that_is_closed_while_it_is_asked_gives_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(log_stream_server, "IDLE_S", 0.05)
+    put(tmp_path, 0, 0, "")
+    async with readers(tmp_path) as (found, part):
+        with pytest.raises(NotFoundError, match="its reader was closed"):
+            await found.answer("b", part, ReadLogs("r", 1, follow=True, wait_s=LIMIT_S))
+
+
 class Asker:
     """Node b, which asks this node. See questions.Colleagues."""
 
@@ -164,7 +172,7 @@ async def read_late(
     monkeypatch: pytest.MonkeyPatch, folder: Path, *, tail_lines: int = 0, meanwhile: Callable[[], object] = int
 ) -> bytes:
     """Returns what a reader gets of a node after looking at the first one's output, as in a pager, for too long."""
-    monkeypatch.setattr(log_stream_server, "IDLE_S", 0.05)
+    monkeypatch.setattr(log_stream_server, "IDLE_S", 0.3)
     output, missing, opened = bytearray(), list[str](), list[int | None]()
 
     async def own() -> AsyncGenerator[LogPiece]:
@@ -172,7 +180,8 @@ async def read_late(
 
     async def send(piece: LogPiece) -> None:
         if piece.data == b"own":
-            await anyio.sleep(0.5)
+            await anyio.sleep(1.5)
+            monkeypatch.setattr(log_stream_server, "IDLE_S", 60.0)
             meanwhile()
         else:
             output.extend(piece.data)
