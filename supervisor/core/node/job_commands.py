@@ -57,8 +57,8 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
     """Reports a requested stop, which the coordinator orders on all nodes, so none takes it for a fault.
 
     The workers of this node stop at once: that needs nobody's consent, and the coordinator may be out of reach. A
-    node's second signal, and SIGKILL always, ends everything at once: on all nodes, or on this one alone while it waits
-    to leave (decision 37).
+    node's second signal ends everything at once: on all nodes, or on this one alone while it waits to leave. SIGKILL
+    always does so on all nodes (decision 37).
     """
     state = job_leaving.without_old_stop(state, now_s)
     is_same = is_one_request(state.last_signal, event.signal, now_s - state.last_signal_at_s)

@@ -27,7 +27,7 @@ BECOME_USER = Path(become_user.__file__)
 PROGRAM = Path(__file__).parents[3] / "holdfast_command.py"  # by its path, so that nothing of the user's is imported
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KILL_ROUNDS_MAX = 64  # a process may fork between the look and the kill: repeat, but not endlessly
-# From root's environment; all others may be root's secrets.
+# From root's environment, with PROXIES; all others may be root's secrets.
 PASSED_ON = ("LANG", "LC_ALL", "TZ", "JOURNAL_STREAM", "OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
 # As a user can read what that user's supervisor has got, a proxy with a password is left out.
 PROXIES = (

@@ -71,7 +71,7 @@ def _to_worker() -> MessageCodec:
 
 
 def decode(payload: bytes) -> FromWorker:
-    """Decodes a frame. Raises WorkerProtocolError, and nothing else."""
+    """Decodes a frame. Raises WorkerProtocolError."""
     try:
         told = cast("FromWorker", _from_worker().decode(payload))
     except UnknownKindError as error:
