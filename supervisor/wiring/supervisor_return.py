@@ -185,7 +185,7 @@ class Returning(msgspec.Struct, frozen=True):
         """Takes over the job. `found` gets its spawners, as long as nobody else has them."""
         reaching = SpawnerReconnect(recorded, found)
         await reaching.run(partial(self._show, job_id, reaching))
-        found.sort(key=kept_succession.turns_of, reverse=True)
+        found.sort(key=lambda each: kept_succession.turns(each.texts), reverse=True)
         try:
             kept_succession.check_whole(found)
             await _check_newest(recorded, found)

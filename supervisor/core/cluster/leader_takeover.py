@@ -305,8 +305,8 @@ def _forget(phase: TakingOver, node: str, *, is_lost: bool) -> None:
     """
     for kind in _OF_NODE:
         event = phase.waiting.get(f"{kind} {node}")
-        asks_for_stop = isinstance(event, LeaveAsked) and event.or_stop and not event.with_ranks
-        if event is not None and not (is_lost and asks_for_stop):
+        stays = is_lost and isinstance(event, LeaveAsked) and event.or_stop and not event.with_ranks
+        if event is not None and not stays:
             del phase.waiting[f"{kind} {node}"]
 
 

@@ -138,7 +138,7 @@ def can_do_without(state: State, event: NodeFailed, known: Member) -> bool:
 def refuse(state: State, event: NodeFailed, known: Member, now_s: float) -> Outcome:
     """Handles a node that cannot run its command, unlike those that ran a cycle: it takes part in none."""
     text = f"node {event.node} takes no part in the job: {event.reason}"
-    if event.node == state.leader:  # Its job ends with that of the others.
+    if event.node == state.leader:  # It leads on; an elected one gives up the lead.
         state = with_member(state, event.node, msgspec.structs.replace(known, excluded=text))
         actions: tuple[Action, ...] = (said(state, "spare_failed", text),)
     else:
@@ -177,7 +177,7 @@ def ended_alone(state: State, event: NodeStopped | VerdictTaken, now_s: float) -
 
 
 def after(state: State, actions: tuple[Action, ...]) -> Outcome:
-    """Adds that an elected leader whose own node leaves gives up the lead, once the job runs without that node."""
+    """Adds that an elected leader whose node leaves, or is excluded, gives up the lead once the job runs without it."""
     known = state.members.get(state.leader)
     if known is None or not (why := known.leaves or known.excluded) or known.state in BUSY:
         return state, actions

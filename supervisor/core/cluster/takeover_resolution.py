@@ -90,13 +90,13 @@ def resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
     kept_out = tuple(event for each in inherited.waiting.values() for event in missed_reports.kept_out(each))
     missed = missed_reports.of_cycle(parts, absent, cycle, left_ago_s)
     # A stop comes before the faults: the scheduler that asks for it may have ended the ranks, too.
-    first = tuple(each for each in later if asks_for_stop(each))
-    rest = tuple(each for each in later if not asks_for_stop(each))
+    first = tuple(each for each in later if _asks_for_stop(each))
+    rest = tuple(each for each in later if not _asks_for_stop(each))
     state, actions = _run(state, inherited, absent, now_s)
     return state, (*refused, *actions), (*first, *kept_out, *missed, *rest)
 
 
-def asks_for_stop(event: Event) -> bool:
+def _asks_for_stop(event: Event) -> bool:
     return isinstance(event, StopAsked) or (isinstance(event, LeaveAsked) and event.or_stop)
 
 

@@ -39,22 +39,22 @@ def noted(machines: JobMachines, pause: node_messages.ProcessPaused, now_s: floa
     monitors = (
         rank_monitor.step(each, rank_monitor.ProcessPaused(pause.since_s), now_s=now_s)[0] for each in machines.monitors
     )
-    earlier, since_s = machines.pauses, pause.since_s
+    earlier, since_s, paused_s = machines.pauses, pause.since_s, now_s - pause.since_s
     if earlier and earlier[-1][1] >= since_s:  # It has not run in between, so this is the same pause.
         earlier, since_s = earlier[:-1], earlier[-1][0]
     return msgspec.structs.replace(
         machines,
-        job=_left_later(machines.job, now_s - pause.since_s),
+        job=_left_later(machines.job, paused_s),
         monitors=tuple(monitors),
         pauses=_joined((*earlier, (since_s, now_s)), now_s),
         spawner=_answered_later(machines.spawner, pause.since_s, now_s),
-        group=_ended_later(machines.group, now_s - pause.since_s),
-        plain=_told_later(machines.plain, now_s - pause.since_s),
-        hangs=_examined_later(machines.hangs, now_s - pause.since_s),
-        watches=tuple(_watched_later(each, now_s - pause.since_s) for each in machines.watches),
-        calls=_called_later(machines.calls, now_s - pause.since_s),
+        group=_ended_later(machines.group, paused_s),
+        plain=_told_later(machines.plain, paused_s),
+        hangs=_examined_later(machines.hangs, paused_s),
+        watches=tuple(_watched_later(each, paused_s) for each in machines.watches),
+        calls=_called_later(machines.calls, paused_s),
         fitness=_checked_later(machines.fitness, pause.since_s, now_s),
-        reclaim=_freed_later(machines.reclaim, now_s - pause.since_s),
+        reclaim=_freed_later(machines.reclaim, paused_s),
     )
 
 

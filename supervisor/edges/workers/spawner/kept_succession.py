@@ -62,10 +62,6 @@ def turns(texts: Mapping[str, str]) -> int:
     return found.turns if found is not None else -1
 
 
-def turns_of(found: FoundSpawner) -> int:
-    return turns(found.texts)
-
-
 def check_whole(found: Sequence[FoundSpawner]) -> None:
     """Raises IncompleteError if a spawner with workers, or for the next ones, is missing. Newest texts first."""
     if not found:
