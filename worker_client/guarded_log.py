@@ -16,12 +16,14 @@ import logging
 import os
 import sys
 import threading
+import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 LINE_TIMEOUT_S = 0.5
+END_TIMEOUT_S = 5.0  # for all handlers: one that is only slow has lines of the script to write when the process ends
 LINES_MAX = 1_000  # that wait for a handler; those beyond are lost
 
 _Adapter = logging.LoggerAdapter[logging.Logger] if TYPE_CHECKING else logging.LoggerAdapter
@@ -80,6 +82,13 @@ class LineWriter:
             thread.join(LINE_TIMEOUT_S)
             self._is_late = thread.is_alive()
 
+    def finishes(self, timeout_s: float) -> bool:
+        """Waits for the lines, and gives up those that had no turn. Returns whether no line is being written."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        self._lines.clear()
+        return not self.is_writing
+
     def _write_all(self) -> None:
         while True:
             try:
@@ -108,23 +117,46 @@ def _start_over() -> None:
 
 def _leave_hung_handlers() -> None:
     """Has logging's own end, which comes next, leave out each handler in which a line of ours hangs."""
-    if not _writer.is_writing:
+    until_s = time.monotonic() + END_TIMEOUT_S
+    if not _writer.is_writing or _writer.finishes(END_TIMEOUT_S / 2):
         return
-    for handler in {each for logger in _loggers for each in _handlers(logger)}:
-        lock = handler.lock
-        if lock is None:
-            continue
-        if lock.acquire(timeout=LINE_TIMEOUT_S):
-            lock.release()
-            continue
-        for name in ("acquire", "flush", "close", "release"):
-            setattr(handler, name, lambda: None)
+    handlers = _handlers()
+    hung = {each for each in handlers if _is_hung(each, until_s)}
+    streams = [stream for each in hung if (stream := getattr(each, "stream", None)) is not None]
+    for handler in handlers:
+        if handler in hung or getattr(handler, "stream", None) in streams:
+            for name in ("acquire", "handle", "emit", "flush", "close", "release"):
+                setattr(handler, name, _do_nothing)
+    for names in (("stdout", "__stdout__"), ("stderr", "__stderr__")):
+        if any(getattr(sys, name) in streams for name in names):
+            for name in names:  # Python would flush it at its end, and abort because that thread has its lock.
+                setattr(sys, name, None)
 
 
-def _handlers(logger: logging.Logger | None) -> Iterator[logging.Handler]:
-    while logger is not None:
-        yield from logger.handlers
-        logger = logger.parent
+def _handlers() -> set[logging.Handler]:
+    """Returns those that logging closes at its end. Without its private list, those that our lines reach."""
+    listed = [each() for each in list(getattr(logging, "_handlerList", ()))]
+    found = {each for each in (*listed, logging.lastResort) if each is not None}
+    for each in _loggers:
+        logger: logging.Logger | None = each
+        while logger is not None:
+            found.update(logger.handlers)
+            logger = logger.parent
+    return found
+
+
+def _do_nothing(*_: object) -> None:
+    return
+
+
+def _is_hung(handler: logging.Handler, until_s: float) -> bool:
+    lock = handler.lock
+    if lock is None:
+        return False
+    if not lock.acquire(timeout=max(0.0, until_s - time.monotonic())):
+        return True
+    lock.release()
+    return False
 
 
 os.register_at_fork(after_in_child=_start_over)

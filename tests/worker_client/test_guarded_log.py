@@ -212,7 +212,7 @@ def test_all_ranks_restart_though_no_line_can_be_written(tmp_path: Path):
 
 
 A_DEAD_DISK = """
-import contextlib, logging, os, sys
+import contextlib, logging, logging.handlers, os, sys
 from worker_client.guarded_log import GuardedLog
 
 path = sys.argv[1]
@@ -221,14 +221,66 @@ kept = os.open(path, os.O_RDWR | os.O_NONBLOCK)
 with contextlib.suppress(BlockingIOError):
     while True:
         os.write(kept, bytes(4096))
-logging.basicConfig(filename=path)
-GuardedLog("holdfast").warning("a line")
-print("done")
+def stderr_hangs():
+    os.dup2(os.open(path, os.O_RDWR), 2)
+log = GuardedLog("holdfast")
 """
 
 
-def test_a_handler_that_hangs_does_not_keep_a_process_from_its_end(tmp_path: Path):
-    """Logging waits there for each handler, and in this one hangs a line of ours."""
-    command = [sys.executable, "-c", A_DEAD_DISK, str(tmp_path / "log")]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+@pytest.mark.parametrize(
+    "set_up",
+    [
+        pytest.param("logging.basicConfig(filename=path)", id="a file"),
+        pytest.param("stderr_hangs()", id="the last resort"),
+        pytest.param("stderr_hangs(); logging.basicConfig()", id="stderr"),
+        pytest.param(
+            "logging.getLogger().addHandler(logging.handlers.MemoryHandler(1, target=logging.FileHandler(path)))",
+            id="the target of a handler",
+        ),
+        pytest.param(
+            "logging.basicConfig(filename=path); "
+            "kept = logging.handlers.MemoryHandler(9, target=logging.getLogger().handlers[0]); "
+            "kept.handle(logging.makeLogRecord(dict(levelno=20)))",
+            id="a handler that has lines for it",
+        ),
+    ],
+)
+def test_a_handler_that_hangs_does_not_keep_a_process_from_its_end(tmp_path: Path, set_up: str):
+    """Logging waits there for each handler, and Python for each standard stream. In this one hangs a line of ours."""
+    script = f"{A_DEAD_DISK}\n{set_up}\nlog.warning('a line')\nprint('done')"
+    command = [sys.executable, "-c", script, str(tmp_path / "log")]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=buffered, timeout=30)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+A_SLOW_DISK = """
+import logging, sys, time
+from worker_client.guarded_log import GuardedLog
+
+class Slow(logging.Handler):
+    kept = ""
+
+    def emit(self, record):
+        time.sleep(1.0 * (record.name == "holdfast"))
+        self.kept += record.getMessage() + "\\n"
+
+    def flush(self):
+        with open(sys.argv[1], "w") as file:
+            file.write(self.kept)
+
+logging.basicConfig(handlers=[Slow()])
+logging.warning("a line of the script")
+for number in range(int(sys.argv[2])):
+    GuardedLog("holdfast").warning("line %d", number)
+"""
+
+
+@pytest.mark.parametrize("lines", [2, 10])
+def test_a_handler_that_is_only_slow_writes_what_it_has_when_a_process_ends(tmp_path: Path, lines: int):
+    """Those of ours that would take too long are lost, and none of the script's."""
+    path = tmp_path / "log"
+    subprocess.run([sys.executable, "-c", A_SLOW_DISK, str(path), str(lines)], check=True, timeout=30)
+    written = path.read_text().splitlines()
+    assert written[:3] == ["a line of the script", "line 0", "line 1"]
+    assert (len(written) == 3) is (lines == 2)
