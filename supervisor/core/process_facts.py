@@ -66,7 +66,7 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     kernel_place: str = ""  # the kernel's function in which the main thread waits
     waits_on_futex: bool = False  # in both looks: it waits for a lock, of Python or of a library
     children: tuple[ChildProcess, ...] = ()
-    is_idle: bool = False  # for long enough to tell, neither it nor a child wrote anything, and no child ran
+    is_idle: bool = False  # for long enough to tell, neither it nor a descendant wrote, and no descendant ran
 
 
 class RankFacts(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Mapping
 
 import anyio
@@ -18,8 +19,8 @@ from supervisor.core.process_facts import ChildProcess, ProcessFacts, ProcessSta
 from supervisor.edges.machine.own_process.threads import in_thread
 
 THREADS_MAX = 4  # each may wait in the kernel indefinitely
-CHILDREN_MAX = 64  # of a process; one with more is never called idle
-THREADS_READ_MAX = 1024  # of a process, in about 20 ms; the same holds beyond
+DESCENDANTS_MAX = 64  # of a process: children, theirs, and so on; one with more is never called idle
+THREADS_READ_MAX = 1024  # of a process and its descendants, in about 20 ms; the same holds beyond
 FILE_BYTES_MAX = 64 * 1024
 IDLE_S = 0.5  # who writes nothing for a shorter time may only pause
 FUTEX_CALLS = frozenset({"449", "455"} | {{"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, "")})
@@ -40,7 +41,8 @@ class ProcessSample(msgspec.Struct, frozen=True):
     call: str = ""  # number of the main thread's current system call
     kernel_place: str = ""
     children: tuple[ChildProcess, ...] = ()
-    written_bytes: int | None = None  # by it and its children; None: nobody may know
+    descendants: tuple[ChildProcess, ...] = ()  # children, then theirs, and so on
+    written_bytes: int | None = None  # by it and its descendants; None: nobody may know
 
 
 class ProcessActivity:
@@ -103,11 +105,11 @@ def _is_still(first: ProcessSample, second: ProcessSample) -> bool:
 
 
 def _is_idle(first: ProcessSample, second: ProcessSample) -> bool:
-    """Returns whether neither it nor a child wrote anything, and no child ran. False where that is not known."""
+    """Returns whether neither it nor a descendant wrote, and no descendant ran. False where that is not known."""
     if first.written_bytes is None or first.written_bytes != second.written_bytes:
         return False
     ran = (ProcessState.RUNNING, ProcessState.UNINTERRUPTIBLE)
-    return not any(child.state in ran for child in (*first.children, *second.children))
+    return not any(each.state in ran for each in (*first.descendants, *second.descendants))
 
 
 def _is_in_futex(look: ProcessSample) -> bool:
@@ -149,27 +151,44 @@ def _glance(pid: int) -> ProcessSample | None:
 
 def _look_closely(pid: int, seen: dict[int, ProcessSample]) -> None:
     """Adds values to `seen` that may wait for a process stuck in the kernel."""
-    pids, are_all = _children_of(pid)
-    children = tuple(ChildProcess(each, _state_of(each)) for each in pids)
+    parents, are_all = _descendants_of(pid)
+    descendants = {each: ChildProcess(each, _state_of(each)) for each in parents}
     place = _read(f"/proc/{pid}/wchan").strip()
-    found = msgspec.structs.replace(seen[pid], children=children, kernel_place="" if place == "0" else place)
+    found = msgspec.structs.replace(
+        seen[pid],
+        children=tuple(each for each in descendants.values() if parents[each.pid] == pid),
+        descendants=tuple(descendants.values()),
+        kernel_place="" if place == "0" else place,
+    )
     seen[pid] = found
     call = _read(f"/proc/{pid}/syscall").partition(" ")[0].strip()
-    written = [_written_bytes(each) for each in (pid, *(child.pid for child in children))]
+    written = [_written_bytes(each) for each in (pid, *descendants)]
     is_known = are_all and None not in written
     written_bytes = sum(each for each in written if each is not None) if is_known else None
     seen[pid] = msgspec.structs.replace(found, call=call, written_bytes=written_bytes)
 
 
-def _children_of(pid: int) -> tuple[list[int], bool]:
-    """Returns its children, which the kernel lists by the thread that started them, and whether these are all."""
-    threads: list[str] = []
-    with contextlib.suppress(OSError):
-        threads = os.listdir(f"/proc/{pid}/task")  # the main thread first
-    found: list[int] = []
-    for thread in threads[:THREADS_READ_MAX]:
-        found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
-    return found[:CHILDREN_MAX], len(threads) <= THREADS_READ_MAX and len(found) <= CHILDREN_MAX
+def _descendants_of(pid: int) -> tuple[dict[int, int], bool]:
+    """Returns the parent of each descendant, children first, and whether these are all.
+
+    The kernel lists children by the thread that started them; some kernels do not.
+    """
+    parents: dict[int, int] = {}
+    unread, threads_left = deque([pid]), THREADS_READ_MAX
+    while unread:
+        parent = unread.popleft()
+        threads: list[str] = []
+        with contextlib.suppress(OSError):
+            threads = os.listdir(f"/proc/{parent}/task")
+        lists = [_read_if_there(f"/proc/{parent}/task/{thread}/children") for thread in threads[:threads_left]]
+        children = [int(each) for listed in lists for each in (listed or "").split()]
+        known = children[: DESCENDANTS_MAX - len(parents)]
+        parents |= dict.fromkeys(known, parent)
+        if len(known) < len(children) or len(lists) < len(threads) or not lists or None in lists:
+            return parents, False
+        unread += known
+        threads_left -= len(lists)
+    return parents, True
 
 
 def _written_bytes(pid: int) -> int | None:
@@ -185,6 +204,10 @@ def _state_of(pid: int) -> ProcessState:
 
 def _read(path: str) -> str:
     """Returns "" for a file that is unreadable or gone."""
+    return _read_if_there(path) or ""
+
+
+def _read_if_there(path: str) -> str | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -192,4 +215,4 @@ def _read(path: str) -> str:
         finally:
             os.close(descriptor)
     except OSError:
-        return ""
+        return None

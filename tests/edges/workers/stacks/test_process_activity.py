@@ -34,6 +34,10 @@ SCRIPTS = {
         f"threading.Thread(target=lambda: (os.fork() or {WRITING}, time.sleep(600))).start(); "
         "print(flush=True); time.sleep(600)"
     ),
+    "has a grandchild that writes": (
+        f"(os.fork() or os.fork()) and time.sleep(600); time.sleep(0.5); print(flush=True); {WRITING}"
+    ),
+    "has a child and a grandchild": "os.fork() or os.fork() or print(flush=True); time.sleep(600)",
     "has a thread": "threading.Thread(target=time.sleep, args=(600,)).start(); print(flush=True); time.sleep(600)",
     "lost a child": "print(os.spawnlp(os.P_NOWAIT, 'true', 'true'), flush=True); time.sleep(600)",
     # Its child waits for a writer before it executes anything; until then the parent waits in the kernel.
@@ -76,6 +80,23 @@ async def looked_at(pid: int, *, until_it_is: Callable[[ProcessFacts], bool]) ->
     return facts
 
 
+Looks = tuple[ProcessSample | None, ProcessSample | None]
+
+
+async def two_looks(pid: int) -> Looks:
+    activity = ProcessActivity()
+    first = await activity.take({0: pid}, at_most_s=5)
+    await anyio.sleep(IDLE_S)
+    second = await activity.take({0: pid}, at_most_s=5)
+    return first.get(0), second.get(0)
+
+
+def looks_idle(looks: Looks, *, apart_s: float = IDLE_S) -> bool:
+    facts = facts_of(*looks, apart_s=apart_s)
+    assert facts is not None
+    return facts.is_idle
+
+
 async def test_a_stopped_process_is_named_with_its_signal(start: Start) -> None:
     pid = start("sleeps")
     assert not is_stopped(pid)
@@ -90,36 +111,52 @@ async def test_a_stopped_process_is_named_with_its_signal(start: Start) -> None:
     ("name", "is_idle"),
     [
         ("sleeps", True),
+        ("has a child and a grandchild", True),
         ("writes", False),
         ("has a child that writes", False),
         ("has a thread with a child that writes", False),
+        ("has a grandchild that writes", False),
     ],
 )
 async def test_one_that_writes_in_a_thread_or_a_child_is_told_from_one_that_only_waits(
     start: Start, name: str, is_idle: bool
 ) -> None:
-    looks, pid = ProcessActivity(), start(name)
-    first = await looks.take({0: pid}, at_most_s=5)
-    await anyio.sleep(IDLE_S)
-    second = await looks.take({0: pid}, at_most_s=5)
-    for apart_s, expected in ((IDLE_S, is_idle), (0.02, False)):
-        facts = facts_of(first.get(0), second.get(0), apart_s=apart_s)
-        assert facts is not None
-        assert facts.is_idle is expected
+    pid = start(name)
+    looks = await two_looks(pid)
+    for _ in range(10 * is_idle):
+        if looks_idle(looks):
+            break
+        looks = await two_looks(pid)  # One of its processes was not asleep yet.
+    assert looks_idle(looks) is is_idle
+    assert not looks_idle(looks, apart_s=0.02)
 
 
-async def test_one_with_too_many_threads_to_read_is_never_called_idle(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("unread", ["THREADS_READ_MAX", "DESCENDANTS_MAX", "children"])
+async def test_one_of_which_not_all_descendants_can_be_found_is_never_called_idle(
+    start: Start, monkeypatch: pytest.MonkeyPatch, unread: str
 ) -> None:
-    """One of the others may have started what saves."""
-    monkeypatch.setattr(process_activity, "THREADS_READ_MAX", 1)
-    looks, pid = ProcessActivity(), start("has a thread")
-    first = await looks.take({0: pid}, at_most_s=5)
-    await anyio.sleep(IDLE_S)
-    second = await looks.take({0: pid}, at_most_s=5)
-    facts = facts_of(first.get(0), second.get(0), apart_s=IDLE_S)
-    assert facts is not None
-    assert not facts.is_idle
+    """One of the others may save. Some kernels list no children at all."""
+
+    def open_if_listed(path: str, flags: int, *rest: int) -> int:
+        if path.endswith("/children"):
+            raise FileNotFoundError(path)
+        return os_open(path, flags, *rest)
+
+    os_open = os.open
+    if unread == "children":
+        monkeypatch.setattr(os, "open", open_if_listed)
+    else:
+        monkeypatch.setattr(process_activity, unread, 1)
+    looks = await two_looks(start("has a child and a grandchild"))
+    monkeypatch.undo()
+    assert not looks_idle(looks)
+
+
+async def test_only_its_own_children_are_told(start: Start) -> None:
+    """A grandchild is nothing that it waits for."""
+    pid = start("has a child and a grandchild")
+    facts = await looked_at(pid, until_it_is=lambda facts: bool(facts.children))
+    assert len(facts.children) == 1
 
 
 async def test_one_that_computes_is_told_from_one_that_waits(start: Start) -> None:
