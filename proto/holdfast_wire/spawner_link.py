@@ -267,7 +267,7 @@ class Emptied(NamedTuple):
 
 
 class OutputDropped(NamedTuple):
-    """Counts log bytes lost to a full disk or the size limit, in total since the start. Losses never block a worker.
+    """Counts log bytes lost to a full disk or the size limit, in total in the cycle. Losses never block a worker.
 
     Local rank -1: lost from the log file of a cycle, whichever rank wrote them.
     """
@@ -275,6 +275,7 @@ class OutputDropped(NamedTuple):
     local_rank: int
     dropped_bytes: int
     reason: str
+    cycle: int = -1  # whose worker printed them; -1 from an older spawner, in total since its start
 
 
 class CycleLogClosed(NamedTuple):

@@ -120,11 +120,8 @@ class SpawnerReports:
         """Publishes what is only for people."""
         job = self._job
         match message:
-            case link.OutputDropped(local_rank, dropped_bytes, why):
-                rank = job.first_rank + local_rank if local_rank >= 0 else None
-                of = "the log of the cycle" if rank is None else f"output of rank {rank}"
-                reason = f"{dropped_bytes} bytes of {of} were not kept: {why}"
-                self._publisher.publish(job, JobEvent("output_dropped", reason, job.cycle, rank))
+            case link.OutputDropped():
+                self._publisher.publish(job, self._dropped(message))
             case link.CycleLogClosed():
                 self._publisher.publish(job, cycle_log_closed(message))
             case link.Learned():
@@ -135,6 +132,17 @@ class SpawnerReports:
                     self._unknown_told = True
                     why = "skipped a message of its spawner, which is newer"
                     _log.warning("job %s: %s: %.64r", job.spec.job_id, why, kind)
+
+    def _dropped(self, message: link.OutputDropped) -> JobEvent:
+        """Names the rank only in the running cycle: this node may have had other ranks in an earlier one."""
+        job, rank, of = self._job, None, "output of a rank"
+        if message.local_rank < 0:
+            of = "the log of the cycle"
+        elif job.runs(message.cycle):
+            rank = job.first_rank + message.local_rank
+            of = f"output of rank {rank}"
+        reason = f"{message.dropped_bytes} bytes of {of} were not kept: {message.reason}"
+        return JobEvent("output_dropped", reason, message.cycle if message.cycle >= 0 else job.cycle, rank)
 
     def _note_silence(self, message: link.Exited) -> None:
         if message.silence_longest_s is not None:

@@ -138,8 +138,8 @@ def test_a_cycle_that_was_emptied_names_what_is_stuck() -> None:
 
 def test_what_is_only_for_people_moves_no_machine(tmp_path: Path) -> None:
     job_service = JobService()
-    assert job_service.read(link.OutputDropped(1, 4096, "the pipe was full")) == []
-    assert job_service.read(link.OutputDropped(-1, 7, "cannot write /l/t_cycle0.log: full")) == []
+    assert job_service.read(link.OutputDropped(1, 4096, "the pipe was full", 2)) == []
+    assert job_service.read(link.OutputDropped(-1, 7, "cannot write /l/t_cycle0.log: full", 2)) == []
     assert job_service.read(link.Learned(("torch",), (), "it saves 2 s")) == []
     assert job_service.read(link.Ended()) == []
     assert job_service.journal.kinds() == ["output_dropped", "output_dropped", "preload_learned"]
@@ -147,6 +147,16 @@ def test_what_is_only_for_people_moves_no_machine(tmp_path: Path) -> None:
     assert (of_rank.rank, of_rank.reason) == (5, "4096 bytes of output of rank 5 were not kept: the pipe was full")
     assert of_log.rank is None
     assert "7 bytes of the log of the cycle were not kept: cannot write" in of_log.reason
+
+
+@pytest.mark.parametrize(("cycle", "told"), [(1, 1), (-1, 2)], ids=["an earlier cycle", "a spawner that names none"])
+def test_output_that_was_lost_in_an_earlier_cycle_is_not_blamed_on_a_rank_of_this_one(cycle: int, told: int) -> None:
+    """The node may have had other ranks then."""
+    job_service = JobService()
+    job_service.read(link.OutputDropped(1, 4096, "the pipe was full", cycle))
+    (event,) = job_service.journal.events
+    assert (event.cycle, event.rank) == (told, None)
+    assert event.reason == "4096 bytes of output of a rank were not kept: the pipe was full"
 
 
 def test_the_complete_log_of_a_cycle_is_an_event_with_its_path_and_what_it_lacks() -> None:

@@ -364,7 +364,7 @@ class Spawner:
         def emptied(killed: int, stuck_pids: tuple[int, ...]) -> None:
             self._cgroups.remove(cycle)
             self._cycle_ticks.pop(cycle, None)
-            self._dropped.report()
+            self._dropped.end(cycle)
             self._send(spawner_link.Emptied(cycle, killed, stuck_pids))
             self._cycle_logs.over(cycle)
 

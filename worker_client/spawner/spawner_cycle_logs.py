@@ -82,11 +82,12 @@ class CycleLogs:
     def _end(self, then: Callable[[], None]) -> None:
         """Tells what is not written by now."""
         self._dropped.report()
-        for path, lines, late_bytes, reason in self._feeds.late.values() if self._feeds is not None else ():
+        lates = self._feeds.late if self._feeds is not None else {}
+        for cycle, (path, lines, late_bytes, reason) in lates.items():
             if not late_bytes:  # Only the end of the log has no receipt.
                 continue
             late = f"{lines} lines were not in {path} yet when the job ended: {reason}; some may still get there"
-            self._send(OutputDropped(ALL_RANKS, late_bytes, late))
+            self._send(OutputDropped(ALL_RANKS, late_bytes, late, cycle))
         then()
 
     def _start(self, link_fd: int) -> int:
@@ -99,17 +100,16 @@ class CycleLogs:
 
     def _on_closed(self, cycle: int, path: str, written: int, lines: int, lost_bytes: int, reason: str) -> None:
         if lost_bytes:
-            self._dropped.set_total(ALL_RANKS, lost_bytes, f"cannot write {path}: {reason}")
-            self._dropped.report()
-            self._dropped.start_again(ALL_RANKS)
+            self._dropped.set_total(cycle, ALL_RANKS, lost_bytes, f"cannot write {path}: {reason}")
+        self._dropped.end(cycle)
         self._send(CycleLogClosed(cycle, path, written, lines, lost_bytes, reason))
 
     def _on_lost(self, cycle: int, local_rank: int, lost_bytes: int, reason: str) -> None:
         """Reports a loss. `lost_bytes`: in total for ALL_RANKS, else since the last report."""
         if local_rank == ALL_RANKS:
-            self._dropped.set_total(local_rank, lost_bytes, reason)
+            self._dropped.set_total(cycle, local_rank, lost_bytes, reason)
         else:
-            self._dropped.add(local_rank, lost_bytes, reason)
+            self._dropped.add(cycle, local_rank, lost_bytes, reason)
 
 
 def _link(plan: WorkerPlan, run_began_ms: int) -> None:

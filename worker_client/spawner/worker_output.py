@@ -27,7 +27,7 @@ SPLICE_BYTES = PIPE_BYTES
 LINE_BYTES_MAX = 64 * 1024  # a longer line is passed on in pieces
 _DRAIN_BYTES_MAX = 2 * PIPE_BYTES
 
-DropReport = Callable[[int, int, str], None]  # local rank, dropped bytes, reason
+DropReport = Callable[[int, int, int, str], None]  # cycle, local rank, dropped bytes, reason
 FirstReport = Callable[[int, int], None]  # cycle, local rank
 
 
@@ -151,7 +151,7 @@ class Output:
             except OSError as error:
                 if file_needed:
                     raise
-                self._on_drop(local_rank, 0, f"cannot open {plan.file}: {error.strerror}")
+                self._on_drop(cycle, local_rank, 0, f"cannot open {plan.file}: {error.strerror}")
                 return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         is_terminal = plan.console and not plan.prefix and os.isatty(number)
         if is_terminal and not plan.file:
@@ -159,14 +159,14 @@ class Output:
         console = self._console(number) if plan.console else None
         if console is None and not plan.file:
             return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        file = self._file(plan.file, local_rank, plan.file_bytes_max, needed=file_needed) if plan.file else None
+        owner, prefix = (cycle, local_rank), plan.prefix.encode()
+        file = self._file(plan.file, owner, plan.file_bytes_max, needed=file_needed) if plan.file else None
         if is_terminal and console is not None:
-            return self._open_terminal((cycle, local_rank), number, console, file)
+            return self._open_terminal(owner, number, console, file)
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         with suppress(OSError):  # Above /proc/sys/fs/pipe-max-size or the user's quota: the default of 64 KiB works.
             fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        owner, prefix = (cycle, local_rank), plan.prefix.encode()
         self._pass_on(Pump(reader, owner, console, prefix, file, keeps_tail=number == STDERR))
         return writer
 
@@ -179,7 +179,8 @@ class Output:
         try:
             ours, theirs = terminals.make_like(console.fd)
         except OSError as error:
-            self._on_drop(owner[1], 0, f"cannot make a terminal for it: {error.strerror}; it writes to yours directly")
+            reason = f"cannot make a terminal for it: {error.strerror}; it writes to yours directly"
+            self._on_drop(*owner, 0, reason)
             return os.dup(number)
         pump = Pump(ours, owner, console, b"", file, keeps_tail=True)
         pump.terminal = device
@@ -228,7 +229,7 @@ class Output:
             if pump.owner in self._quiet:
                 self._quiet.discard(pump.owner)
                 self._on_first(*pump.owner)
-            self._after_write(pump.console, pump.owner[1])
+            self._after_write(pump.console, pump.owner)
         else:
             self._close(pump)
         return taken
@@ -237,7 +238,7 @@ class Output:
         pump.finish()
         if pump.tail:
             self._tails[pump.owner] = pump.tail
-        self._after_write(pump.console, pump.owner[1])
+        self._after_write(pump.console, pump.owner)
         self._events.forget(pump.fd)
         self._held.discard(pump.fd)
         del self._pumps[pump.fd]
@@ -255,19 +256,19 @@ class Output:
                 return None
         return self._consoles[number]
 
-    def _file(self, path: str, local_rank: int, bytes_max: int, *, needed: bool) -> LogFile:
-        key = (path, local_rank)
+    def _file(self, path: str, owner: tuple[int, int], bytes_max: int, *, needed: bool) -> LogFile:
+        key = (path, owner[1])
         if key not in self._files:
 
             def dropped(count: int, reason: str) -> None:
-                self._on_drop(local_rank, count, reason)
+                self._on_drop(*owner, count, reason)
 
             self._files[key] = LogFile(path, bytes_max, dropped, needed=needed)
         return self._files[key]
 
-    def _after_write(self, console: Console | None, local_rank: int) -> None:
+    def _after_write(self, console: Console | None, owner: tuple[int, int]) -> None:
         if console is not None and console.lost_bytes:
-            self._on_drop(local_rank, console.lost_bytes, console.trouble)
+            self._on_drop(*owner, console.lost_bytes, console.trouble)
             console.lost_bytes = 0
         if console is None or not console.has_backlog:
             return

@@ -29,11 +29,11 @@ def test_a_rank_that_prints_without_a_pause_does_not_put_off_the_report(
     turns, deadline_s = 0, time.monotonic() + 30
     while len(sent) < 3 and time.monotonic() < deadline_s:
         events.set_timer("the next piece", 0.001, lambda: None)
-        dropped.add(0, 10, "full")
+        dropped.add(0, 0, 10, "full")
         events.run_once()
         turns += 1
     assert len(sent) == 3
-    assert sent[0] == OutputDropped(0, 10, "full")
+    assert sent[0] == OutputDropped(0, 10, "full", 0)
     assert sent[2].dropped_bytes <= turns * 10
 
 
@@ -41,30 +41,43 @@ def test_what_was_dropped_in_one_interval_is_one_report(events: Events) -> None:
     sent: list[OutputDropped] = []
     dropped = DroppedOutput(events, "output", sent.append)
     for _ in range(3):
-        dropped.add(0, 5, "full")
-        dropped.add(1, 7, "too large")
+        dropped.add(2, 0, 5, "full")
+        dropped.add(2, 1, 7, "too large")
     events.run_once()
-    assert sent == [OutputDropped(0, 15, "full"), OutputDropped(1, 21, "too large")]
+    assert sent == [OutputDropped(0, 15, "full", 2), OutputDropped(1, 21, "too large", 2)]
 
 
 def test_the_rest_is_reported_once_when_asked_for(events: Events) -> None:
     sent: list[OutputDropped] = []
     dropped = DroppedOutput(events, "output", sent.append)
-    dropped.add(0, 5, "full")
+    dropped.add(2, 0, 5, "full")
     events.run_once()
-    dropped.add(0, 5, "still full")
+    dropped.add(2, 0, 5, "still full")
     dropped.report()
     dropped.report()
-    assert sent == [OutputDropped(0, 5, "full"), OutputDropped(0, 10, "still full")]
+    assert sent == [OutputDropped(0, 5, "full", 2), OutputDropped(0, 10, "still full", 2)]
 
 
 def test_a_total_that_is_known_already_is_not_reported_again(events: Events) -> None:
     sent: list[OutputDropped] = []
     dropped = DroppedOutput(events, "log", sent.append)
     for _ in range(2):
-        dropped.set_total(-1, 30, "full")
+        dropped.set_total(0, -1, 30, "full")
         dropped.report()
-    dropped.start_again(-1)
-    dropped.set_total(-1, 30, "full")
+    assert sent == [OutputDropped(-1, 30, "full", 0)]
+
+
+def test_each_cycle_is_counted_from_nothing(events: Events) -> None:
+    """The local rank may be another rank in the next one."""
+    sent: list[OutputDropped] = []
+    dropped = DroppedOutput(events, "output", sent.append)
+    dropped.add(0, 1, 40, "full")
+    dropped.add(1, 1, 5, "full")
+    dropped.end(0)
+    dropped.add(0, 1, 2, "a stray child, still full")
+    dropped.add(1, 1, 5, "full")
     dropped.report()
-    assert sent == [OutputDropped(-1, 30, "full")] * 2
+    assert sent == [
+        OutputDropped(1, 40, "full", 0), OutputDropped(1, 5, "full", 1),
+        OutputDropped(1, 2, "a stray child, still full", 0), OutputDropped(1, 10, "full", 1),
+    ]  # fmt: skip

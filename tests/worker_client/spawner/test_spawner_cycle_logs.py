@@ -140,5 +140,5 @@ def test_a_log_whose_lines_are_all_written_is_no_loss(monkeypatch: pytest.Monkey
     logs.end(lambda: told.append("ended"), alone=False)
     dropped, ended = told
     assert isinstance(dropped, OutputDropped)
-    assert (dropped.dropped_bytes, ended) == (14, "ended")
+    assert (dropped.dropped_bytes, dropped.cycle, ended) == (14, 1, "ended")
     assert dropped.reason.startswith("2 lines were not in second.log yet")
