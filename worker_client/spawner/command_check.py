@@ -202,6 +202,7 @@ def _may_be_archive(source: bytes, path: str) -> bool:
 
 def _why_not_parsed(path: str) -> str:
     """Returns the first syntax error with file and line; "" if there is none, or if the file is not source code."""
+    source = b""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return ""

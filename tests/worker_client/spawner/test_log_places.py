@@ -86,7 +86,7 @@ def test_a_full_disk_costs_log_bytes_only_in_each_cycle(script: Script, small_di
             last = rig.pending(OutputDropped)[-1]
             assert last.cycle == cycle
             assert 500_000 - 64 * 1024 <= last.dropped_bytes <= 500_000
-    assert "No space left on device; free space on that disk" in last.reason
+            assert "No space left on device; free space on that disk" in last.reason
 
 
 def test_the_folders_that_a_plan_names_are_made_and_are_the_user_s_alone(script: Script, tmp_path: Path) -> None:

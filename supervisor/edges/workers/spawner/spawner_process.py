@@ -256,8 +256,8 @@ def _check_interpreter(error: Exception, spec: JobSpec) -> None:
     from supervisor.config.value_origin import problem
 
     if written := dict(spec.sources).get(PYTHON.name, ""):
-        remedy = "name a Python interpreter of this node"
-        raise problem(f"use {written}", error.strerror, remedy, from_flag=written.startswith("-")) from error
+        why, remedy = error.strerror or str(error), "name a Python interpreter of this node"
+        raise problem(f"use {written}", why, remedy, from_flag=written.startswith("-")) from error
 
 
 def _in_words(error: Exception) -> str:
