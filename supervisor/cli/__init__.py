@@ -14,7 +14,7 @@ from importlib import import_module
 
 from supervisor.cli import name_conflicts
 from supervisor.cli.commands import ADOPT, COMMANDS, LATER, LOG_TIER, SERVE_USER, Command, near_miss, usage
-from supervisor.cli.current_folder import REMOVED, current_folder
+from supervisor.cli.current_folder import current_folder
 from supervisor.edges.machine.own_process import kernel_error_remedies, standard_streams
 from supervisor.errors import HoldfastError
 
@@ -72,7 +72,10 @@ def _fault(error: Exception, arguments: Sequence[str]) -> int:
 
     error = alone(error)
     if isinstance(error, FileNotFoundError) and error.filename is None and not current_folder():
-        return _say(f"cannot run holdfast {' '.join(arguments[:1])}: {REMOVED}", USAGE_ERROR)
+        return _say(
+            f"cannot run holdfast {' '.join(arguments[:1])}: the current folder was removed; go to one that exists",
+            USAGE_ERROR,
+        )
     if why := kernel_error_remedies.in_words(error):
         return _say(f"cannot run holdfast {' '.join(arguments[:1])}: {why}", TRY_AGAIN)
     return _say(told(error, arguments), FAULT)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-REMOVED = "the current folder was removed; go to one that exists"
-
 
 def current_folder() -> str:
     """Returns the current folder; "" if it was removed: a job still runs in it, as it would without us."""

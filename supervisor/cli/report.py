@@ -12,7 +12,7 @@ from pathlib import Path
 
 import supervisor
 from supervisor.cli import offline_logs, output
-from supervisor.cli.current_folder import REMOVED, current_folder
+from supervisor.cli.current_folder import current_folder
 from supervisor.cli.events import events_of
 from supervisor.cli.report_last_output import READ_TIMEOUT_S, with_last_words
 from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments
@@ -127,5 +127,7 @@ def write_file(path: Path, text: str) -> None:
             undo.pop_all()
     except OSError as error:
         if not path.is_absolute() and not current_folder():
-            raise InvalidRequestError(f"cannot write {path}: {REMOVED}") from error
+            raise InvalidRequestError(
+                f"cannot write {path}: the current folder was removed; go to one that exists"
+            ) from error
         raise InvalidRequestError(f"cannot write {path}: {error.strerror}; give another file to -o") from error

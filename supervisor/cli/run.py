@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.cli import name_conflicts
-from supervisor.cli.current_folder import REMOVED, current_folder
+from supervisor.cli.current_folder import current_folder
 from supervisor.cli.event_handlers import event_handlers
 from supervisor.config.environment import ONE_THREAD
 from supervisor.config.job_spec import Entry, JobSpec
@@ -38,9 +38,13 @@ def execute_argv(argv: Sequence[str]) -> int:
     cwd = current_folder()
     request = parse_run(argv, environ=os.environ, cwd=cwd)
     if not cwd and request.spec.entry is Entry.SCRIPT and not os.path.isabs(request.spec.command[0]):
-        raise InvalidRequestError(f"cannot run {request.spec.command[0]}: {REMOVED}")
+        raise InvalidRequestError(
+            f"cannot run {request.spec.command[0]}: the current folder was removed; go to one that exists"
+        )
     if not cwd and request.spec.log_dir and not os.path.isabs(request.spec.log_dir):
-        raise InvalidRequestError(f"cannot keep logs in {request.spec.log_dir}: {REMOVED}")
+        raise InvalidRequestError(
+            f"cannot keep logs in {request.spec.log_dir}: the current folder was removed; go to one that exists"
+        )
     for warning in (*request.warnings, *_hidden_client(request, cwd), *_other_environment(request, os.environ)):
         if warning != ONE_THREAD:  # It is said once the first workers start.
             standard_streams.say(f"holdfast: {warning}")
