@@ -41,7 +41,8 @@ def overview(life: Life) -> list[tuple[Incident, bool]]:
 
 def places(life: Life) -> set[int]:
     """Returns the numbers of the incidents that a link can lead to."""
-    return {each.number for each, _ in (*incidents(life), *overview(life))}
+    described = (each for each, _ in incidents(life))
+    return {each.number for each in (*described, *life.incidents[-OVERVIEW_MAX:])}
 
 
 def noticed(incident: Incident, life: Life) -> str:

@@ -62,8 +62,8 @@ def gathering(
 ) -> Gathering:
     """Opens a round. `is_first`: no workers have to stop before the nodes can join.
 
-    `before`: the phase that a fault ends; `may_be_stop`: that fault may be a stop. A round goes on in the next one:
-    what is under way with the ranks of the last cycle still counts.
+    `before`: the phase that a fault ends; `may_be_stop`: that fault may be a stop. A new round carries over from
+    the open one what it does with the ranks of the last cycle.
     """
     earlier = before if isinstance(before, Gathering) else None
     has_fault = isinstance(before, Running) or (earlier is not None and earlier.is_by_fault)

@@ -168,10 +168,9 @@ class JobClaims:
 
 def claim_folders(environment: Mapping[str, str] | None = None) -> tuple[Path, ...]:
     """Returns where this user's claims may be, in order. Creates nothing."""
-    chosen = (os.environ if environment is None else environment).get(CLAIM_DIR_VARIABLE, "")
-    if os.path.isabs(chosen):
-        return (Path(chosen),)
-    return _default_folders(os.environ if environment is None else environment)
+    environment = os.environ if environment is None else environment
+    chosen = environment.get(CLAIM_DIR_VARIABLE, "")
+    return (Path(chosen),) if os.path.isabs(chosen) else _default_folders(environment)
 
 
 def _default_folders(environment: Mapping[str, str]) -> tuple[Path, ...]:
@@ -312,7 +311,7 @@ def _path(job_id: str, folder: Path) -> Path:
 def _make(folder: Path) -> None:
     """Makes the folder. Raises OSError.
 
-    What contains it must be private, too, where that is a folder of ours, and not one that the user has chosen.
+    The folder that contains it must be private, too, unless the user has chosen where claims are.
     """
     above = folder.parent if folder.name.startswith(NODE) else folder  # of the first node
     for path in dict.fromkeys((*((above.parent,) if above.name == FOLDER else ()), above, folder)):

@@ -176,7 +176,7 @@ def test_where_no_claim_can_be_written_the_job_goes_on_with_a_warning(
     claims.close()
 
 
-def test_a_chosen_folder_is_private_whoever_may_enter_the_one_above(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_chosen_folder_is_judged_without_the_one_above(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     tmp_path.chmod(0o755)
     place(tmp_path).mkdir(mode=0o700)
     claims = JobClaims([place(tmp_path)])
