@@ -113,11 +113,14 @@ def main(arguments: list[str] | None = None) -> int:
     labels = labels_before | {subject.key: subject.label for subject in measured}
     bench = Bench([s for s in measured if s.key not in conditions.absent], given.quick, given.runs)
     started_s = time.monotonic()
+    not_ours_s = processes.machine_cpu_s() - processes.own_cpu_s()
     run = runs.Run(conditions)
     for name in given.only or MEASUREMENTS:
         say(f"{time.monotonic() - started_s:6.1f} s  {name}")
         run.rows += MEASUREMENTS[name](bench)
         conditions.took_s = time.monotonic() - started_s
+        others_s = processes.machine_cpu_s() - processes.own_cpu_s() - not_ours_s
+        conditions.others_cores = round(others_s / conditions.took_s, 3)
         # Written after each one, so that an interrupted run leaves what it has.
         report.write(folder, runs.joined(before, run), labels)
     say(f"{conditions.took_s:6.1f} s  written: {folder}/benchmarks.md and .json")

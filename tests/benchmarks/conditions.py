@@ -12,7 +12,8 @@ from pathlib import Path
 
 from supervisor import __version__
 
-LOAD_QUIET = 0.5
+LOAD_QUIET = 0.5  # of runs that did not measure what others used
+OTHERS_QUIET = 0.1  # cores
 
 
 @dataclass(slots=True)
@@ -25,7 +26,8 @@ class Conditions:
     kernel: str
     python: str
     versions: dict[str, str] = field(default_factory=dict[str, str])
-    load_before: float = 0.0
+    load_before: float = 0.0  # the last minute's load, in which an earlier run of the bench counts too
+    others_cores: float | None = None  # CPU that processes which are not the bench's used, and what the host kept back
     took_s: float = 0.0
     quick: bool = False
     only: list[str] = field(default_factory=list[str])
@@ -45,6 +47,19 @@ class Conditions:
             versions={"holdfast": __version__, "torch": _version("torch")},
             load_before=os.getloadavg()[0],
         )
+
+    @property
+    def is_quiet(self) -> bool:
+        if self.others_cores is None:
+            return self.load_before <= LOAD_QUIET
+        return self.others_cores <= OTHERS_QUIET
+
+    @property
+    def others(self) -> str:
+        """Returns what is known of the CPU that was not the bench's."""
+        if self.others_cores is None:
+            return f"load before {self.load_before:.2f}"
+        return f"{self.others_cores:.2f} cores"
 
 
 def _version(distribution: str) -> str:

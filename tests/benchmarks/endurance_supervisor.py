@@ -1,4 +1,4 @@
-"""Rows: a node's supervisor is killed a thousand times at random moments: is it back in time, and is anything lost?"""
+"""Rows: a node's supervisor is killed at random moments: is it back in time, and is anything lost?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.benchmarks.rows import Group, Row, Statistic, Target, Unit
 from tests.benchmarks.subjects import Subject
 from tests.soak import supervisor_kills
 
-KILLS = 1_000
+KILLS = 300
 JOB_CYCLES = 6
 LIMIT_S = 3_600.0
 
@@ -27,7 +27,8 @@ def measure_kills(bench: Bench) -> list[Row]:
         Statistic.P99,
         notes=[
             "From the start of the next process on; systemd starts it 0.1 s after the end of the last one "
-            "(`RestartSec=`). Three of ten are killed while they still start: those give no sample.",
+            "(`RestartSec=`). Three of ten starts are not awaited, so that the next kill may hit them: those give no "
+            "sample.",
         ],
     )
     lost = Row(

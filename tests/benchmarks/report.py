@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.benchmarks.conditions import LOAD_QUIET, Conditions
+from tests.benchmarks.conditions import Conditions
 from tests.benchmarks.figures import Summary, percentile
 from tests.benchmarks.headlines import headlines, shortfalls
 from tests.benchmarks.rows import OURS, Finding, Group, Row, Statistic, Unit, judge, show
@@ -62,10 +62,13 @@ def markdown(runs: Sequence[Run], labels: Mapping[str, str]) -> str:
 
 def _all_conditions(runs: Sequence[Run], labels: Mapping[str, str]) -> str:
     """Returns what differs between the runs as a table, and the rest once."""
-    lines = ["| run | when | commit | minutes | machine | versions | load before | not measured |", "|---" * 8 + "|"]
+    lines = [
+        "| run | when | commit | minutes | machine | versions | others on the machine | not measured |",
+        "|---" * 8 + "|",
+    ]
     for number, run in enumerate(runs):
         each = run.conditions
-        load = f"{each.load_before:.2f}" + (": **not quiet, read the ratios**" if each.load_before > LOAD_QUIET else "")
+        others = each.others + ("" if each.is_quiet else ": **not quiet, read the ratios**")
         machine = (
             f"{each.processor}, {each.cpus} CPUs, {each.memory_gib:g} GiB, Linux {each.kernel}, Python {each.python}"
         )
@@ -73,7 +76,7 @@ def _all_conditions(runs: Sequence[Run], labels: Mapping[str, str]) -> str:
         letter = chr(ord("A") + number)
         lines.append(
             f"| {letter} | {each.date} | {each.commit or 'unknown'} | {each.took_s / 60:.1f} | {machine} "
-            f"| {_versions(each)} | {load} | {absent} |"
+            f"| {_versions(each)} | {others} | {absent} |"
         )
     lines += ["", "All modules were compiled before, as pip leaves them.", ""]
     if any("reference" in name for run in runs for name in run.conditions.versions):
@@ -96,10 +99,10 @@ def _conditions(conditions: Conditions, labels: Mapping[str, str]) -> str:
         f"- {conditions.processor}, {conditions.cpus} CPUs, {conditions.memory_gib:g} GiB, "
         f"Linux {conditions.kernel}, Python {conditions.python}",
         f"- {_versions(conditions)}",
-        f"- load before the run: {conditions.load_before:.2f}",
+        f"- others on the machine: {conditions.others}",
         "- all modules compiled before, as pip leaves them",
     ]
-    if conditions.load_before > LOAD_QUIET:
+    if not conditions.is_quiet:
         lines.append("- **The machine was not quiet: read the ratios, not the seconds.**")
     if conditions.quick:
         lines.append("- **A quick run: too few samples for a verdict.**")

@@ -1,6 +1,6 @@
 """Which runs make up a report? Rows measured at other times stay until they are measured again.
 
-A complete run takes more than an hour on a quiet machine. A run of some rows can therefore join an existing report:
+A complete run takes two and a half hours on a quiet machine. A run of some rows can therefore join an existing report:
 each row keeps the conditions of the run that measured it, and a run with no row left is dropped.
 """
 

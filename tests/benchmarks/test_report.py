@@ -179,7 +179,7 @@ def test_page_tells_medians_spread_ratios_and_verdicts():
 def test_page_says_what_makes_it_worth_less():
     state = conditions()
     assert "not quiet" not in report.markdown([Run(state, [])], LABELS)
-    state.load_before, state.quick, state.only, state.absent = 3.0, True, ["restart"], {"reference": "cannot start it"}
+    state.others_cores, state.quick, state.only, state.absent = 0.7, True, ["restart"], {"reference": "cannot start it"}
     text = report.markdown([Run(state, [])], LABELS)
     for part in ("not quiet", "quick run", "partial run: only restart", "not measured: reference: cannot start it"):
         assert part in text
