@@ -12,7 +12,7 @@ from pathlib import Path
 from worker_client import commit_record, fencing_tokens, lease_check
 from worker_client.endpoint import from_environment
 from worker_client.errors import LeaseLostError
-from worker_client.workload_monitoring import Monitoring, acquire
+from worker_client.workload_monitoring import Monitoring, acquire, rank_variable
 
 RENAME_EXCHANGE = 2
 AT_FDCWD = -100
@@ -103,7 +103,7 @@ def _monitoring(token: int) -> Generator[Monitoring | None]:
     if not token:
         yield None
         return
-    rank, local_rank = (int(os.environ.get(name) or 0) for name in ("RANK", "LOCAL_RANK"))
+    rank, local_rank = (int(text or 0) for text in (rank_variable(), os.environ.get("LOCAL_RANK")))
     monitoring = acquire(from_environment(os.environ), rank=rank, local_rank=local_rank, begin=False)
     try:
         yield monitoring

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from worker_client.guarded_log import GuardedLog
 
+NO_RANK = str(None)  # RANK as a rank sees it that the Wrapper keeps in reserve
 ANY_PORT = 9  # Connecting a datagram socket sends nothing.
 
 log = GuardedLog("holdfast.inprocess")

@@ -30,7 +30,7 @@ from worker_client.timeouts import (
     to_state,
 )
 from worker_client.workload_control import WorkloadControlRequest
-from worker_client.workload_monitoring import Monitoring, acquire, current, release_when_dropped
+from worker_client.workload_monitoring import Monitoring, acquire, current, rank_variable, release_when_dropped
 
 CONTROL_WAIT_S = 5.0  # longest wait of a control request for the supervisor's answer
 WARM_UP_STEPS_MAX = 1_000_000_000  # a script that passes sys.maxsize means all of its steps
@@ -320,16 +320,17 @@ def _section_values(mine: Maxima, names: list[str]) -> list[float]:
 
 def _launched_rank() -> int:
     """Returns the rank as the launcher numbers it; the script's process group may number its ranks in another way."""
-    text = os.environ.get("RANK", "")
-    return int(text) if text.isdecimal() else _this_rank().global_rank
+    text = rank_variable()
+    return int(text) if text is not None and text.isdecimal() else _this_rank().global_rank
 
 
 def _this_rank() -> RankInfo:
     """Reads the rank from the default process group, else from the launcher's variables; without both it is rank 0."""
     rank = all_reduce_max.global_rank()
     numbers: list[int] = []
-    for name, known in (("RANK", rank), ("LOCAL_RANK", None)):
-        text = os.environ.get(name, "0") if known is None else str(known)
+    rank_text = rank_variable() if rank is None else str(rank)
+    for name, text in (("RANK", rank_text), ("LOCAL_RANK", os.environ.get("LOCAL_RANK"))):
+        text = "0" if text is None else text
         if not text.isdecimal():
             raise RankMonitorClientError(f"cannot tell this rank: {name} is {text!r}; set it to a number")
         numbers.append(int(text))

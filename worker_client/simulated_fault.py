@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from worker_client.guarded_log import GuardedLog
+from worker_client.job_nodes import NO_RANK
 
 KINDS = {"rank_killed": signal.SIGKILL, "rank_hung": signal.SIGSTOP}
 NAMES = ("fault_type", "base_delay", "rand_delay", "rank_to_fail")
@@ -36,7 +37,9 @@ def simulate(params: object) -> threading.Timer | None:
         raise ValueError(f"cannot simulate a fault: its type is {kind!r}; use {', '.join(KINDS)} or random")
     delay_s = _seconds(given, "base_delay") + draw.random() * _seconds({"rand_delay": 0.0, **given}, "rand_delay")
     is_first = environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
-    if not is_first or int(environ.get("RANK", "0")) != (any_rank if rank_to_fail is None else rank_to_fail):
+    rank = environ.get("RANK", "0")
+    is_chosen = rank != NO_RANK and int(rank) == (any_rank if rank_to_fail is None else rank_to_fail)
+    if not is_first or not is_chosen:
         return None
     log.warning("a fault is simulated: %s to this rank in %.1f s", number.name, delay_s)
     timer = threading.Timer(delay_s, os.kill, (os.getpid(), number))

@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from worker_client import thread_signals
+from worker_client import job_nodes, thread_signals
 from worker_client.endpoint import Endpoint, NoEndpoint
 from worker_client.exception_hook import ExceptionHook
 from worker_client.guarded_log import GuardedLog
@@ -67,7 +67,7 @@ class Monitoring:
     def __init__(self, *, rank: int, local_rank: int, timeouts: Timeouts, warm_up_steps: int | None = None) -> None:
         self.progress = Progress(wake=self._wake)
         self.config = MonitoringConfig()
-        self._rank = rank
+        self.rank = rank
         self._local_rank = local_rank
         self._timeouts = timeouts
         self._warm_up_steps = warm_up_steps
@@ -124,7 +124,7 @@ class Monitoring:
         try:
             self._channel = Channel(
                 endpoint.socket_path,
-                Identity(endpoint.job_id, endpoint.cycle, self._rank, self._local_rank, endpoint.token),
+                Identity(endpoint.job_id, endpoint.cycle, self.rank, self._local_rank, endpoint.token),
                 self.progress,
                 self,
                 warm_up_steps=self._warm_up_steps,
@@ -143,7 +143,7 @@ class Monitoring:
         if warm_up_steps is not None and warm_up_steps != self._warm_up_steps:
             log.warning(
                 "rank %d: num_warmup_iters=%d comes too late: another client has started the monitoring of this rank",
-                self._rank, warm_up_steps,
+                self.rank, warm_up_steps,
             )  # fmt: skip
         if timeouts.were_calculated:
             self.hold(timeouts)
@@ -251,7 +251,7 @@ class Monitoring:
         if welcome.install_exception_hook and self._hook is None:
             self._hook = ExceptionHook()
         if self._has_warned:
-            log.info("rank %d: the supervisor answers, monitoring starts again", self._rank)
+            log.info("rank %d: the supervisor answers, monitoring starts again", self.rank)
         self._answered.set()
         return goes_on
 
@@ -295,7 +295,7 @@ class Monitoring:
 
     def _warn(self, message: str) -> None:
         """Warns once; later messages are logged at a lower level."""
-        log.log(logging.DEBUG if self._has_warned else logging.WARNING, "rank %d: %s", self._rank, message)
+        log.log(logging.DEBUG if self._has_warned else logging.WARNING, "rank %d: %s", self.rank, message)
         self._has_warned = True
 
 
@@ -374,6 +374,14 @@ def current() -> Monitoring | None:
     """Returns the monitoring of this process, whichever client created it; None if there is none."""
     monitoring = _shared
     return monitoring if monitoring is not None and monitoring.has_supervisor else None
+
+
+def rank_variable() -> str | None:
+    """Returns RANK. A rank that the Wrapper keeps in reserve has none, so there it is that of its monitoring."""
+    text, monitoring = os.environ.get("RANK"), _shared
+    if text != job_nodes.NO_RANK:
+        return text
+    return None if monitoring is None else str(monitoring.rank)
 
 
 def _detach_shared() -> None:

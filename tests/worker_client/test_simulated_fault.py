@@ -45,6 +45,13 @@ def test_other_ranks_and_later_cycles_are_spared(rank: int, cycle: int) -> None:
         assert process.returncode == 0
 
 
+def test_a_rank_that_the_wrapper_keeps_in_reserve_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("RANK", "None")
+    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
+    assert simulated_fault.simulate({"fault_type": "rank_killed", "base_delay": 1000}) is None
+
+
 def test_without_a_rank_all_ranks_choose_the_same_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job-1")

@@ -32,7 +32,7 @@ from tests.worker_client.inprocess.scenario import (
     scenario,
     touched,
 )
-from worker_client import inprocess
+from worker_client import RankMonitorClient, commit, inprocess
 from worker_client.inprocess import CallWrapper, Compose, FrozenState, rank_assignment
 
 PATIENCE_S = 20.0
@@ -144,6 +144,37 @@ def inactive_environment() -> None:
 
     @wrapper
     def train() -> int:
+        return RANK
+
+    note("returned", value=train())
+
+
+@scenario
+def client_in_reserve() -> None:
+    """Each rank, also that in reserve, starts a client as it begins, and commits a file at the end."""
+
+    def start(_: FrozenState) -> None:
+        client = RankMonitorClient()
+        client.init_workload_monitoring()
+        client.send_heartbeat()
+        assert client.rank_info is not None
+        note("client", rank=client.rank_info.global_rank)
+
+    def save(_: FrozenState) -> None:
+        with commit(f"saved-{RANK}") as temporary:
+            temporary.write_text("by intention")
+        note("saved")
+
+    os.environ["HOLDFAST_FENCING_EPOCH"] = "1"
+    wrapper = noting(
+        initialize=NotedInitialize("initialize", start),
+        completion=NotedCompletion("completion", save),
+        rank_assignment=Compose(rank_assignment.MaxActiveWorldSize(1), rank_assignment.ShiftRanks()),
+    )
+
+    @wrapper
+    def train(call: CallWrapper = INJECTED) -> int:
+        note("fn", iteration=call.iteration)
         return RANK
 
     note("returned", value=train())

@@ -70,6 +70,18 @@ def test_inactive_ranks_see_that_they_have_no_rank(tmp_path: Path):
     assert seen == ["0", "None"]
 
 
+def test_a_rank_in_reserve_can_use_the_client_and_commit(tmp_path: Path):
+    """Its RANK is the text "None", which is no mistake of the script."""
+    job = ran(tmp_path, "client_in_reserve", 2)
+    assert not job.coordinator.decisions
+    assert iterations(job, 0) == [0]
+    assert iterations(job, 1) == []
+    for rank in range(2):
+        assert job.one(rank, "client")["rank"] == rank
+        assert len(job.all(rank, "saved")) == 1
+        assert (tmp_path / f"saved-{rank}").read_text() == "by intention"
+
+
 # --- what is raised --------------------------------------------------------------------------------------------------
 
 

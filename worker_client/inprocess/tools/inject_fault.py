@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from worker_client.guarded_log import GuardedLog
+from worker_client.job_nodes import NO_RANK
 
 log = GuardedLog("holdfast")
 
@@ -46,12 +47,14 @@ def inject_fault(
     """Breaks `num_faults` of the ranks after `delay_s` seconds, each by one of `faults`. Call it on every rank.
 
     Ranks are chosen by `seed`, RANK and WORLD_SIZE, alike on all ranks with the same seed; the first `keep_alive` ranks
-    are spared. Does not block: returns the timer if this rank is chosen, else None. Without a seed, each rank decides
-    by itself, with the same probability.
+    are spared, and those in reserve. Does not block: returns the timer if this rank is chosen, else None. Without a
+    seed, each rank decides by itself, with the same probability.
     """
     kinds = (faults,) if isinstance(faults, Fault) else tuple(faults)
     if not kinds:
         raise ValueError("cannot inject a fault: no kind is given; give at least one")
+    if os.environ.get("RANK") == NO_RANK:
+        return None
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     candidates = range(min(keep_alive, world_size), world_size)
     chance = random.Random(seed)

@@ -116,6 +116,12 @@ def test_all_ranks_choose_the_same_and_spare_the_first(monkeypatch: pytest.Monke
     assert found == [_chosen(monkeypatch, 16, 4, 3, seed) for seed in range(20)]
 
 
+def test_a_rank_in_reserve_is_spared(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "None")
+    assert inject_fault(Fault.EXCEPTION, 2, 0, 3600.0) is None
+
+
 def test_never_more_than_there_are(monkeypatch: pytest.MonkeyPatch):
     assert _chosen(monkeypatch, 4, 9, 1, 0) == [1, 2, 3]
     assert _chosen(monkeypatch, 4, 9, 4, 0) == []
