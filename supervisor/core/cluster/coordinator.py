@@ -42,7 +42,9 @@ from supervisor.core.cluster.coordinator_states import (
     TakingOver,
     Unopened,
     WindingDown,
+    active_nodes,
     said,
+    takes_part,
     with_failure,
     with_member,
     without,
@@ -204,11 +206,11 @@ def _node_emptied(
     if event.cycle > state.cycle or event.cycle < known.cycle or known.state is MemberState.REFUSED:
         return state, ()  # From another run of the job, or outdated.
     # While the cycle runs, its fault may still be under way: joining alone decides nothing.
-    if isinstance(event, cluster_messages.NodeJoined):
-        emptied = msgspec.structs.replace(known.with_cause(event.cause, now_s), state=MemberState.JOINED)
-    else:
-        emptied = msgspec.structs.replace(known, state=MemberState.DOWN)
-    return node_departure.let_go(*_use_ready(with_member(state, event.node, emptied), now_s, jitter), event.node)
+    if joins := isinstance(event, cluster_messages.NodeJoined):
+        known = known.with_cause(event.cause, now_s)
+    emptied = MemberState.JOINED if joins else MemberState.DOWN
+    known = msgspec.structs.replace(known, state=emptied, cycle=event.cycle)
+    return node_departure.let_go(*_use_ready(with_member(state, event.node, known), now_s, jitter), event.node)
 
 
 def _use_ready(state: State, now_s: float, jitter: float) -> Outcome:
@@ -223,7 +225,7 @@ def _store_served(state: State, event: cluster_messages.StoreServed) -> Outcome:
         return state, ()
     use = orders.UseStore(event.cycle, event.host, event.port)
     state = msgspec.structs.replace(state, store=use)
-    return state, tuple(Send(node, use) for node in state.parts if node != event.node)
+    return state, tuple(Send(node, use) for node in active_nodes(state) if node != event.node)
 
 
 def _pass_deadline(state: State, now_s: float, jitter: float) -> Outcome:
@@ -269,7 +271,7 @@ def _take_fault(state: State, event: cluster_messages.NodeFailed, now_s: float, 
         return node_departure.refuse(state, event, known, now_s)
     # A node lost to the others may still have to report how its part of the cycle ended.
     is_of_cycle = known.cycle == state.cycle and state.cycle >= 0
-    takes_part = is_of_cycle and known.state is not MemberState.LOST
+    has_part = is_of_cycle and known.state is not MemberState.LOST
     is_folded = isinstance(state.phase, Gathering) and is_of_cycle and known.state in (*BUSY, MemberState.LOST)
     if is_folded and event.restart_allowed:
         # Down because of the fault that opened this round: no second restart.
@@ -278,7 +280,7 @@ def _take_fault(state: State, event: cluster_messages.NodeFailed, now_s: float, 
         )
     if event.restart_allowed and rendezvous_round.can_do_without(state, event.node):
         return rendezvous_round.set_aside(state, event, known)
-    if isinstance(state.phase, Running) and not takes_part:
+    if isinstance(state.phase, Running) and not (has_part and takes_part(state, event.node)):
         state = with_member(state, event.node, msgspec.structs.replace(known, state=MemberState.FAILED))
         return state, (said(state, "spare_failed", f"node {event.node}, which takes no part: {event.reason}"),)
     may_wait = isinstance(state.phase, Running) and event.restart_allowed
@@ -316,7 +318,7 @@ def _node_lost(state: State, event: cluster_messages.NodeLost, now_s: float, jit
     actions: tuple[Action, ...] = ()
     if known.state in BUSY and lost_node_replacement.is_survived(state, event.node):
         return _lose_node_in_call(state, event, now_s, jitter)
-    if known.state in BUSY:
+    if known.state in BUSY and (takes_part(state, event.node) or not isinstance(state.phase, Running)):
         failed = cluster_messages.NodeFailed(event.node, known.cycle, event.reason)
         state, actions = _take_fault(state, failed, now_s, jitter)
         actions = tuple(each for each in actions if not isinstance(each, Send) or each.node != event.node)
@@ -423,7 +425,7 @@ def _step_evidence(state: State, event: hang_evidence.Event, now_s: float) -> Ou
             return state, ()  # Its workers are being stopped for another reason.
         state = hang_precedence.found(state, event, now_s)
         if isinstance(state.evidence, hang_evidence.Quiet):
-            nodes = tuple(node for node in state.parts if state.members[node].state is MemberState.RUNNING)
+            nodes = tuple(node for node in active_nodes(state) if state.members[node].state is MemberState.RUNNING)
     taken, actions = hang_evidence.step(state.evidence, event, now_s=now_s, cycle=state.cycle, nodes=nodes)
     return msgspec.structs.replace(state, evidence=taken), actions
 

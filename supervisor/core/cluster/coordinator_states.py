@@ -167,6 +167,16 @@ def with_member(state: State, node: str, member: Member) -> State:
     return state
 
 
+def takes_part(state: State, node: str) -> bool:
+    """Returns whether the last cycle ordered runs with this node: not if it goes on without it, or runs another."""
+    return node in state.parts and node not in state.vacant
+
+
+def active_nodes(state: State) -> tuple[str, ...]:
+    """Returns all nodes that take part in the last cycle ordered, in the order of their group ranks."""
+    return tuple(node for node in state.parts if node not in state.vacant)
+
+
 def with_parts(state: State, parts: tuple[str, ...]) -> State:
     """Gives these nodes the parts of the newest cycle from now on."""
     known = (state.members.get(node) for node in parts)

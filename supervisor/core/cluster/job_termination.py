@@ -20,6 +20,7 @@ from supervisor.core.cluster.coordinator_states import (
     State,
     Stop,
     WindingDown,
+    active_nodes,
     said,
     with_member,
     without,
@@ -226,11 +227,11 @@ def _cause(state: State) -> str:
     if not state.first_failure or seen is None or seen.cause is None:
         return ""
     at_s = None if seen.caused_at_s is None else min(seen.caused_at_s, state.failed_at_s)
-    parts = set(state.parts).difference(state.vacant)  # The others' failures were those of an earlier group.
+    active = set(active_nodes(state))  # The others' failures were those of an earlier group.
     others = (
         (each.cause, each.caused_at_s)
         for node, each in state.members.items()
-        if each.cause is not None and node in parts and each.cycle == state.cycle
+        if each.cause is not None and node in active and each.cycle == state.cycle
     )
     return first_cause((seen.cause, at_s), others).sentence
 

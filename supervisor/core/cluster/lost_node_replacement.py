@@ -98,12 +98,20 @@ def settle(state: State, ended: EndCall) -> tuple[State, NodeLost | None]:
 
 
 def find_spare(state: State, *, instead_of: str) -> str | None:
-    """Returns the first spare in placement order. With segments, it must be in the lost node's NVLink domain."""
+    """Returns the first spare in placement order. With segments, it must be in the lost node's NVLink domain.
+
+    A process that has run its part of this cycle would ignore another order for it. The next process of a node whose
+    own part is vacant takes that part only: no node has two.
+    """
     if not state.members.ready:
         return None
     lost = state.members.get(instead_of)
     domain = lost.facts.domain if lost is not None else ""
-    ready = {node: each.facts for node, each in state.members.items() if each.is_ready}
+    ready = {
+        node: each.facts
+        for node, each in state.members.items()
+        if each.is_ready and each.cycle < state.cycle and (node == instead_of or node not in state.parts)
+    }
     if state.rules.rendezvous.segment is not None:
         ready = {node: facts for node, facts in ready.items() if facts.domain == domain}
     return next(iter(active_and_spare_nodes.ordered(ready)), None)
@@ -135,7 +143,7 @@ def fill(state: State, decision: Replace) -> Outcome:
         if not _is_vacant(state, state.parts[place]) or spare is None:
             continue
         parts = (*state.parts[:place], spare, *state.parts[place + 1 :])
-        vacant = tuple(each for each in state.vacant if each not in (state.parts[place], spare))
+        vacant = tuple(each for each in state.vacant if each != state.parts[place])
         store = None if place == 0 else state.store
         state = msgspec.structs.replace(with_parts(state, parts), vacant=vacant, store=store)
         begun = msgspec.structs.replace(

@@ -34,6 +34,7 @@ from supervisor.core.cluster.coordinator_states import (
     Stop,
     WindingDown,
     said,
+    takes_part,
     with_member,
 )
 from supervisor.core.cluster.node_states import BUSY, PRESENT, UNHEARD, Member, MemberState
@@ -56,7 +57,7 @@ def ask(state: State, event: LeaveAsked, now_s: float) -> Outcome:
     if _is_needed(state, event):
         state = msgspec.structs.replace(state, leaving=(*state.leaving, node))
     state = with_member(state, node, msgspec.structs.replace(known, leaves=event.reason))
-    if isinstance(state.phase, Running) and known.state in BUSY and node in state.parts:
+    if isinstance(state.phase, Running) and known.state in BUSY and takes_part(state, node):
         text = f"node {node} leaves the job ({event.reason}); restarting at once, which uses no restart of the budget"
         state = msgspec.structs.replace(state, phase=rendezvous_round.gathering(state.rules, text, now_s))
         return state, (said(state, "node_leaves", text), *rendezvous_round.announce(state, text))
@@ -158,7 +159,7 @@ def ended_alone(state: State, event: NodeStopped | VerdictTaken, now_s: float) -
     node, known = event.node, state.members.get(event.node)
     if isinstance(event, NodeStopped) or known is None or known.state in UNHEARD:
         return state, ()  # From a refused node.
-    has_part = known.cycle == state.cycle and node in state.parts and node not in state.vacant
+    has_part = known.cycle == state.cycle and takes_part(state, node)
     is_waited_for = isinstance(state.phase, Gathering) and known.state in BUSY
     leads = node == state.leader
     if has_part or is_waited_for or (leads and state.recorded is None):
@@ -195,7 +196,7 @@ def _hindrance(state: State, event: LeaveAsked) -> str:
 
 
 def _is_needed(state: State, event: LeaveAsked) -> bool:
-    return event.node not in state.leaving and (state.cycle < 0 or event.node in state.parts)
+    return event.node not in state.leaving and (state.cycle < 0 or takes_part(state, event.node))
 
 
 def _missing_without(state: State, event: LeaveAsked) -> str:

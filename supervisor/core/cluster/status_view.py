@@ -42,7 +42,7 @@ class Roster(msgspec.Struct, frozen=True):
 
 def roster(state: State) -> Roster:
     job_state, reason = _job_state(state)
-    ranks = {name: number for number, name in enumerate(state.parts)}
+    ranks = {name: number for number, name in enumerate(state.parts) if name not in state.vacant}
     nodes = tuple(
         RosterNode(name, *_node_state(state, member, ranks.get(name)))
         for name, member in sorted(state.members.items(), key=lambda each: (ranks.get(each[0], len(ranks)), each[0]))

@@ -180,6 +180,68 @@ def test_a_lost_node_that_comes_back_takes_its_part_again() -> None:
     assert [node for node, _ in orders(play, StartCycle)] == ["b"]
 
 
+def replaced(**rules: object) -> Play:
+    """Node c, which had taken the part of the lost node b, has failed before it took part in the call."""
+    play = spare(arrive(call("a", "b", **({"max_restarts": 2} | rules)) >> LOST, 0, 1), "c")
+    return play >> NodeFailed("c", 0, "rank 2 failed")
+
+
+def tolerated(node: str, *, enters: bool = True) -> Play:
+    """A fault of this node leaves enough healthy ones. `enters`: their ranks are in a wrapped call."""
+    begin = call if enters else running
+    play = begin("a", "b", policy=RestartPolicyName.MIN_HEALTHY)
+    rules = msgspec.structs.replace(play.state.policy.rules, min_nodes=1)
+    play.state = msgspec.structs.replace(play.state, policy=msgspec.structs.replace(play.state.policy, rules=rules))
+    return play >> NodeFailed(node, 0, f"node {node}: the store failed")
+
+
+def test_a_spare_that_fails_before_it_takes_part_gets_the_part_no_second_time() -> None:
+    """Its process has run this cycle, so it would ignore the order, and the job would wait for it indefinitely."""
+    play = replaced() >> NodeJoined("c", 0)
+    assert not orders(play, StartCycle)
+    assert (play.state.members["c"].state, vacant(play)) == (MemberState.JOINED, ("c",))
+    all_say(play, (0, 1), lambda rank: IterationBegan(1, 1, rank, 2, rank, 2))
+    all_say(play, (0, 1), lambda rank: BarrierArrive(1, 1, Barrier.COMPLETION, rank, active=True))
+    play >> NodeSucceeded("a", 0)
+    assert orders_to(play, WindDown) == ["a", "c"]
+
+
+def test_another_spare_takes_the_part_of_one_that_failed_before_it_took_part() -> None:
+    play = spare(replaced() >> NodeJoined("c", 0), "d")
+    assert [node for node, _ in orders(play, StartCycle)] == ["d"]
+    assert (play.state.parts, vacant(play)) == (("a", "d"), ())
+
+
+def test_a_node_whose_fault_was_tolerated_gets_its_part_no_second_time_in_that_cycle() -> None:
+    play = tolerated("b") >> NodeJoined("b", 0)
+    assert not orders(play, StartCycle)
+    assert play.state.members["b"].state is MemberState.JOINED
+
+
+@pytest.mark.parametrize("has_other", [False, True])
+def test_the_fault_of_a_node_that_the_cycle_goes_on_without_is_a_spares(*, has_other: bool) -> None:
+    play = replaced(max_restarts=1 + has_other) >> NodeJoined("c", 0)
+    if has_other:
+        spare(play, "d")
+        assert play.state.parts == ("a", "d")
+    play >> NodeFailed("c", 0, "the spawner was lost")
+    assert isinstance(play.state.phase, Running)
+    assert kinds(play) == ["spare_failed"]
+    assert not play.of(Send)
+
+
+def test_no_node_gets_a_second_part() -> None:
+    """Node b comes back while the parts of both a and b are vacant."""
+    play = call("a", "b", "c", max_restarts=3) >> LOST
+    arrive(play >> NodeLost("a", "node a is lost: nothing was heard for 5 s"), 4, 5)
+    spare(play, "b")
+    assert [node for node, _ in orders(play, StartCycle)] == ["b"]
+    assert (play.state.parts, vacant(play)) == (("a", "b", "c"), ("a",))
+    spare(play, "a")
+    assert [node for node, _ in orders(play, StartCycle)] == ["a"]
+    assert (play.state.parts, vacant(play)) == (("a", "b", "c"), ())
+
+
 def test_the_ledger_names_the_nodes_that_the_cycle_goes_on_without_until_their_parts_are_taken() -> None:
     """A new leader of these nodes would otherwise restart them."""
     play = arrive(call("a", "b", max_restarts=2) >> LOST, 0, 1)
@@ -190,11 +252,10 @@ def test_the_ledger_names_the_nodes_that_the_cycle_goes_on_without_until_their_p
     assert vacant(play) == ("c",)
     play >> NodeFailed("a", 0, "rank 0 failed") >> NodeJoined("a", 0) >> NodeJoined("c", 0)
     assert (play.state.parts, vacant(play)) == (("a", "c"), ())
-    play = running("a", "b", policy=RestartPolicyName.MIN_HEALTHY)
-    rules = msgspec.structs.replace(play.state.policy.rules, min_nodes=1)
-    play.state = msgspec.structs.replace(play.state, policy=msgspec.structs.replace(play.state.policy, rules=rules))
-    play >> NodeFailed("b", 0, "its spawner was lost") >> LOST
+    play = tolerated("b", enters=False)
     assert (kinds(play), vacant(play)) == (["fault_tolerated"], ("b",))
+    play >> LOST
+    assert (kinds(play), vacant(play)) == (["node_lost"], ("b",))
 
 
 def vacant(play: Play) -> tuple[str, ...]:
@@ -264,7 +325,7 @@ def test_with_segments_a_spare_steps_in_only_within_its_nvlink_domain() -> None:
             "d": (MemberState.JOINED, "y"),
         }.items():
             members.put(node, Member(state, facts=NodeFacts(ord(node), domain=domain)))
-        job = State("job", rules=JobRules("job", 2, rendezvous=rendezvous), members=members)
+        job = State("job", cycle=0, rules=JobRules("job", 2, rendezvous=rendezvous), members=members, parts=("a", "b"))
         assert lost_node_replacement.find_spare(job, instead_of="b") == found
 
 
@@ -277,6 +338,15 @@ def without_c() -> Play:
     return new_leader(ledger)
 
 
+def rebuild(play: Play) -> Play:
+    """The ranks of a and b report the call that they are in."""
+    for node, ranks in (("a", (0, 1)), ("b", (2, 3))):
+        entries = (CallEnter(1, each, 6, CallSettings(), Stage.RUNNING, 1, each, 4) for each in ranks)
+        play >> CallReport(node, 4, tuple(map(Told, ranks, entries)))
+    assert kinds(play) == ["call_rebuilt"]
+    return play
+
+
 def test_a_cycle_that_goes_on_without_a_lost_node_does_so_under_the_next_leader_too():
     """Else each later change of the leader would restart the healthy ranks that had survived the loss."""
     play = without_c() >> stands("b", 1)
@@ -286,10 +356,7 @@ def test_a_cycle_that_goes_on_without_a_lost_node_does_so_under_the_next_leader_
     assert kinds(play) == ["leader_changed"]
     assert (play.state.parts, play.state.policy.used) == (("a", "b", "c"), 1)
     assert play.state.members["c"].state is MemberState.LOST
-    for node, ranks in (("a", (0, 1)), ("b", (2, 3))):
-        entries = (CallEnter(1, each, 6, CallSettings(), Stage.RUNNING, 1, each, 4) for each in ranks)
-        play >> CallReport(node, 4, tuple(map(Told, ranks, entries)))
-    assert kinds(play) == ["call_rebuilt"]
+    rebuild(play)
     play >> NodeSucceeded("a", 4) >> NodeSucceeded("b", 4)
     assert orders_to(play, WindDown) == ["a", "b"]
 
@@ -314,6 +381,14 @@ def test_a_node_that_the_cycle_goes_on_without_may_come_back_and_restarts_nobody
     assert isinstance(play.state.phase, Running)
     assert orders_to(play, JoinAgain) == ([] if state is MemberState.JOINED else ["c"])
     assert play.state.policy.used == 1
+
+
+@pytest.mark.parametrize("has_run_it", [False, True])
+def test_the_next_leader_too_gives_the_part_only_to_a_process_that_has_not_run_it(*, has_run_it: bool):
+    play = without_c() >> (stands("c", 2) if has_run_it else stands("c", None, MemberState.OPENED))
+    play >> stands("a", 0) >> stands("b", 1)
+    rebuild(play) >> NodeJoined("c", 4 if has_run_it else -1)
+    assert orders_to(play, StartCycle) == ([] if has_run_it else ["c"])
 
 
 def test_a_loss_that_one_leader_tolerates_the_next_one_tolerates_too():

@@ -29,6 +29,7 @@ from supervisor.core.facts import JobRules, JobState, RestartRules, Verdict
 from supervisor.core.fence_times import TAKE_OVER_S
 from supervisor.core.leader_ledger import Ledger
 from supervisor.core.orders import Conclude, JoinAgain, Order, Resign, StartCycle, Stay, WindDown
+from tests.core.cluster.test_lost_node_replacement import LOST, arrive, call, spare, tolerated
 from tests.core.new_leader import IN_CYCLE_4, kinds, new_leader, of_nodes, orders_to, stands
 from tests.core.playbook import Playbook
 
@@ -72,6 +73,22 @@ def test_a_spare_leaves_alone_and_the_job_goes_on() -> None:
     play >> VerdictTaken("c") << ()
     play >> NodeJoined("c", -1) << ()
     play >> NodeLost("c", "its connection ended") << ()
+
+
+@pytest.mark.parametrize("how", ["its workers still end", "it joins again", "its next process gets no part"])
+def test_a_node_that_the_cycle_goes_on_without_leaves_alone(how: str) -> None:
+    """Its fault was tolerated, or a wrapped call goes on without it."""
+    play = tolerated("b")
+    if how == "its workers still end":
+        play >> signalled("b") << ()
+        play >> NodeJoined("b", 0)
+    elif how == "it joins again":
+        play >> NodeJoined("b", 0) >> signalled("b")
+    else:
+        play = spare(arrive(call("a", "b", max_restarts=0) >> LOST, 0, 1), "b") >> signalled("b")
+    assert [each.node for each in play.of(Send)] == ["b"]
+    assert verdict(play, "b").exit_code == 0
+    assert isinstance(play.state.phase, Running)
 
 
 def test_a_node_that_has_left_sees_no_other_verdict() -> None:
@@ -307,8 +324,8 @@ def elected(*spares: str, leads: str = "a") -> Playbook[coordinator.State]:
     """Returns a leader that has taken over cycle 4 of nodes a and b."""
     play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"), leads)
     play >> stands("a", 0, store_host="h", store_port=1)
-    for spare in spares:
-        play >> stands(spare, None, MemberState.JOINED)
+    for each in spares:
+        play >> stands(each, None, MemberState.JOINED)
     play >> stands("b", 1)
     assert isinstance(play.state.phase, Running)
     return play

@@ -13,13 +13,14 @@ from supervisor.core.cluster.cluster_messages import (
     JobOpened,
     MemberState,
     NodeCordoned,
+    NodeFailed,
     NodeJoined,
     NodeLost,
     StopAsked,
     VerdictTaken,
 )
 from supervisor.core.cluster.status_view import Roster, roster
-from supervisor.core.facts import JobRules, JobState, RestartRules
+from supervisor.core.facts import JobRules, JobState, RendezvousRules, RestartPolicyName, RestartRules
 from supervisor.core.leader_ledger import Ledger
 from tests.core.new_leader import new_leader, stands
 
@@ -73,6 +74,21 @@ def test_a_lost_node_stays_in_the_list_and_the_rest_restarts():
     assert shown.state is JobState.RESTARTING
     assert "node b is lost: silence" in shown.reason
     assert states(shown) == {"a": "stopping", "b": "lost"}
+
+
+def test_a_node_that_the_cycle_goes_on_without_has_no_part_in_it():
+    job = Job()
+    restart = RestartRules(max_restarts=3, policy=RestartPolicyName.MIN_HEALTHY)
+    rules = JobRules("j", 2, restart=restart, rendezvous=RendezvousRules(max_nodes=2, elastic=True))
+    job.take(*(JobOpened(node, rules) for node in "ab"), *joined("a", "b"))
+    for event, shown in (
+        (NodeFailed("b", 0, "its store failed"), "stopping"),
+        (NodeJoined("b", 0), "spare"),
+        (VerdictTaken("b"), "refused"),
+    ):
+        a, b = job.take(event).nodes
+        assert (a.state, a.group_rank) == ("active", 0)
+        assert (b.state, b.group_rank) == (shown, None)
 
 
 def test_a_cordoned_node_finishes_its_cycle_and_takes_part_in_no_later_one():
