@@ -36,6 +36,8 @@ class Running(msgspec.Struct, frozen=True):
 class Finished(msgspec.Struct, frozen=True):
     """All ranks of this node have exited 0; the coordinator knows about the other nodes."""
 
+    lost: tuple[int, ...] = ()  # ranks that wrapped calls have gone on without
+
 
 class Rejoin(msgspec.Struct, frozen=True):
     """The node joins again. `announced`: the coordinator has opened a round, so a lost spawner is replaced."""

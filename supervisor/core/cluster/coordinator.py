@@ -407,8 +407,8 @@ def _node_succeeded(state: State, event: cluster_messages.NodeSucceeded, now_s: 
     state = with_member(state, event.node, done)
     if state.members.count(MemberState.RUNNING) or hang_precedence.is_awaited(state):
         return state, (said(state, "node_succeeded", succeeded_sentence(f"of node {event.node} ", event.lost)),)
-    lost = tuple(rank for each in state.members.values() for rank in each.lost if each.cycle == state.cycle)
-    return job_termination.wind_down(state, job_termination.succeeded_verdict(lost), now_s)
+    verdict = job_termination.succeeded_verdict(lost_node_replacement.lost_ranks(state))
+    return job_termination.wind_down(state, verdict, now_s)
 
 
 # --- hangs and wrapped calls ---------------------------------------------------------------------------------------

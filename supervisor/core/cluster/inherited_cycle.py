@@ -46,11 +46,6 @@ class InheritedCycle(msgspec.Struct, frozen=True):
             each.state is MemberState.SUCCEEDED or _has_ended_well(each) for each in self.parts.values()
         )
 
-    @property
-    def lost(self) -> tuple[int, ...]:
-        """Returns the ranks that a wrapped call has gone on without."""
-        return tuple(rank for each in self.parts.values() for rank in each.lost)
-
     def may_be_beyond(self, ledger: Ledger, term: int) -> bool:
         """Returns whether the ledger that the leader of `term` has found may lack a decision that the nodes know."""
         return self.number > ledger.cycle or term_numbers.is_of_earlier_era(ledger.term, now=term)

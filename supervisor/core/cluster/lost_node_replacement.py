@@ -85,13 +85,18 @@ def inherit(state: State) -> State:
 def settle(state: State, ended: EndCall) -> tuple[State, NodeLost | None]:
     """Ends the losses of a call. Returns the first loss that counts, for the restart policy; None: none."""
     lost, state = state.lost_in_call, msgspec.structs.replace(state, lost_in_call=())
-    if not ended.stands:
-        return state, lost[0] if lost else None
-    for each in lost:
-        known = state.members[each.node]
-        if known.state is MemberState.LOST:
-            state = with_member(state, each.node, msgspec.structs.replace(known, lost=ranks_of(state, each.node)))
-    return state, None
+    return state, lost[0] if lost and not ended.stands else None
+
+
+def lost_ranks(state: State) -> tuple[int, ...]:
+    """Returns the ranks of the cycle that wrapped calls have gone on without, as the verdict on a success names them.
+
+    A tolerated fault may leave a part vacant outside of a call, too. A leader without calls took over a cycle that has
+    succeeded: in all of its vacant parts, the ranks count.
+    """
+    vacant = {rank for node in state.vacant for rank in ranks_of(state, node)}
+    of_nodes = {rank for each in state.members.values() if each.cycle == state.cycle for rank in each.lost}
+    return tuple(sorted(of_nodes | (vacant if state.calls is None else vacant & state.calls.absent.keys())))
 
 
 # --- who takes the place --------------------------------------------------------------------------------------------

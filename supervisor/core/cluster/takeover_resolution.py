@@ -82,7 +82,7 @@ def resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
         state, actions = _gather(state, stands, now_s, closes=not leaves)
         return state, (*refused, *actions), later
     if inherited.has_succeeded:  # That was decided already, but its record is lost.
-        verdict = job_termination.succeeded_verdict(inherited.lost)
+        verdict = job_termination.succeeded_verdict(lost_node_replacement.lost_ranks(state))
         state, actions = job_termination.wind_down(state, verdict, now_s)
         return state, (*refused, *actions), later
     absent = {rank: inherited.absentee(rank, stands) for rank in missing}

@@ -305,7 +305,7 @@ def _hang_ended(state: State, reason: str) -> Outcome:
 def _workers_succeeded(state: State, lost: tuple[int, ...]) -> Outcome:
     match state.phase:
         case phases.Starting() | phases.Running():
-            state = transitions.enter(state, phases.Finished(), succeeded_sentence("of this node ", lost))
+            state = transitions.enter(state, phases.Finished(lost), succeeded_sentence("of this node ", lost))
             return state, (transitions.tell(state, cluster_messages.NodeSucceeded(state.node, state.cycle, lost)),)
         case _:
             return state, ()

@@ -26,6 +26,7 @@ def state_report(state: State) -> NodeStands:
         state.first_failure,
         restart_allowed=not state.shutdown,
         all_succeeded=isinstance(state.phase, phases.Stopped) and state.phase.all_succeeded,
+        lost=state.phase.lost if isinstance(state.phase, phases.Finished) else (),
         store_host=store.host if store is not None else "",
         store_port=store.port if store is not None else 0,
         stop_reason=state.stop_reason,

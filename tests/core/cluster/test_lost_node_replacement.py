@@ -262,13 +262,21 @@ def vacant(play: Play) -> tuple[str, ...]:
     return leader_takeover.ledger_of(play.state).vacant
 
 
-def test_a_call_that_succeeds_without_the_node_is_a_success_that_names_its_ranks() -> None:
-    play = arrive(call("a", "b") >> LOST, 0, 1)
+@pytest.mark.parametrize("is_back", ["never", "before the call succeeds", "afterwards"])
+def test_a_call_that_succeeds_without_the_node_is_a_success_that_names_its_ranks(is_back: str) -> None:
+    play = arrive(call("a", "b", max_restarts=0) >> LOST, 0, 1)
+    if is_back == "before the call succeeds":
+        spare(play, "b")
     all_say(play, (0, 1), lambda rank: IterationBegan(1, 1, rank, 2, rank, 2))
     all_say(play, (0, 1), lambda rank: BarrierArrive(1, 1, Barrier.COMPLETION, rank, active=True))
     assert {type(each.order) for each in told(play)} == {Committed}
-    play >> NodeSucceeded("a", 0) >> NodeStopped("a", all_succeeded=True)
-    ((node, order),) = orders(play, Conclude)
+    if is_back == "afterwards":
+        spare(play, "b")
+    play >> NodeSucceeded("a", 0)
+    if is_back != "never":
+        play >> NodeStopped("b", all_succeeded=False)
+    play >> NodeStopped("a", all_succeeded=True)
+    node, order = orders(play, Conclude)[0]
     assert isinstance(order, Conclude)
     assert (node, order.verdict.exit_code) == ("a", 0)
     assert "ranks 2, 3 were lost in a wrapped call, which succeeded without" in order.verdict.reason
@@ -359,6 +367,18 @@ def test_a_cycle_that_goes_on_without_a_lost_node_does_so_under_the_next_leader_
     rebuild(play)
     play >> NodeSucceeded("a", 4) >> NodeSucceeded("b", 4)
     assert orders_to(play, WindDown) == ["a", "b"]
+    assert "ranks 4, 5 were lost in a wrapped call" in play.of(Send)[0].order.reason
+
+
+def test_a_new_leader_that_finds_all_others_at_the_end_names_the_ranks_that_calls_have_lost():
+    play = without_c() >> stands("a", 0, MemberState.SUCCEEDED, lost=(1,)) >> stands("b", 1, MemberState.SUCCEEDED)
+    assert orders_to(play, WindDown) == ["a", "b"]
+    assert "ranks 1, 4, 5 were lost in a wrapped call" in play.of(Send)[0].order.reason
+
+
+def test_the_verdict_calls_no_tolerated_fault_outside_of_a_call_one_of_a_call():
+    play = tolerated("b", enters=False) >> NodeSucceeded("a", 0)
+    assert {each.order.reason for each in play.of(Send)} == {"all ranks exited with code 0"}
 
 
 def test_ranks_of_a_node_that_was_lost_before_the_leader_changed_are_not_awaited_in_the_next_call():

@@ -11,7 +11,7 @@ from supervisor.core.job_phases import State
 from supervisor.core.node import job, job_state_report
 from supervisor.core.node.node_messages import SpawnerLost, SpawnerReady, TellCoordinator
 from supervisor.core.orders import Conclude, Introduce, JoinAgain, StandBack, WindDown
-from supervisor.core.worker_messages import KillWorkers, StopWorkers
+from supervisor.core.worker_messages import KillWorkers, StopWorkers, WorkersSucceeded
 
 RULES = JobRules("job", 2)
 PART = Assignment(4, 0, 2, 4, 0)
@@ -24,7 +24,7 @@ PHASES: list[tuple[phases.Phase, MemberState]] = [
     (phases.AwaitingStore(PART), MemberState.RUNNING),
     (phases.Starting(), MemberState.RUNNING),
     (phases.Running(), MemberState.RUNNING),
-    (phases.Finished(), MemberState.SUCCEEDED),
+    (phases.Finished((3,)), MemberState.SUCCEEDED),
     (phases.Stopping(phases.Rejoin(announced=True)), MemberState.FAILED),
     (phases.Stopping(phases.StartNext(NEXT, "")), MemberState.RUNNING),
     (phases.Stopping(phases.Leave()), MemberState.FAILED),
@@ -47,9 +47,15 @@ def test_each_phase_in_the_leaders_words(phase: phases.Phase, shown: MemberState
     part = NEXT if is_next else PART
     assert said == NodeStands(
         "a", RULES, shown, part.cycle, part, 1, "why",
-        all_succeeded=isinstance(phase, phases.Stopped),
+        all_succeeded=isinstance(phase, phases.Stopped), lost=phase.lost if isinstance(phase, phases.Finished) else (),
         verdict=VERDICT if isinstance(phase, phases.Closing | phases.Ended) else None,
     )  # fmt: skip
+
+
+def test_ranks_that_a_call_had_lost_are_told_to_the_next_leader_of_a_node_that_has_succeeded():
+    after, _ = job.step(state(phases.Running()), WorkersSucceeded((1,)), now_s=1.0)
+    _, told = job.step(after, Introduce(), now_s=2.0)
+    assert [each.report.lost for each in told if isinstance(each, TellCoordinator)] == [(1,)]  # pyright: ignore
 
 
 @pytest.mark.parametrize("phase", [phases.Rendezvous(), phases.Running(), phases.Stopping(phases.Leave())])
