@@ -18,6 +18,7 @@ from worker_client.guarded_log import GuardedLog
 from worker_client.inprocess.abort import clear_after, release_again
 from worker_client.inprocess.attribution import Interruption, InterruptionRecord, describe
 from worker_client.inprocess.coordinating.coordination import Coordination
+from worker_client.inprocess.coordinating.guarded_condition import GuardedCondition
 from worker_client.inprocess.interrupting.async_raise import async_raise as async_raise
 from worker_client.inprocess.interrupting.async_raise import delayed_async_raise as delayed_async_raise
 from worker_client.inprocess.interrupting.async_raise import reraise_if_unraisable as reraise_if_unraisable
@@ -80,7 +81,7 @@ class MonitorThread:
         self._abort = abort
         self._freeze = freeze
         self._pid = os.getpid()
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = GuardedCondition()
         self._begun = -1  # the last iteration whose abort has begun
         self._aborted = -1  # the last iteration whose abort has finished completely
         self._reached = -1  # the last iteration that the main thread has left; sys.maxsize: it leaves the call
@@ -113,14 +114,14 @@ class MonitorThread:
     def wait_aborted(self, iteration: int) -> None:
         """Blocks until the abort ordered for the iteration is over."""
         with self._changed:
-            self._changed.wait_for(lambda: self._aborted >= iteration)
+            self._changed.wait_until(lambda: self._aborted >= iteration)
 
     def end_aborts(self) -> None:
         """Blocks until the abort that has begun, if any, is over. No other abort begins in this call."""
         with self._changed:
             self._reached = sys.maxsize
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._aborted >= self._begun)
+            self._changed.wait_until(lambda: self._aborted >= self._begun)
 
     def _note_reached(self, iteration: int) -> None:
         with self._changed:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from tests.worker_client.inprocess.scenario import (
     RANK,
     WORLD_SIZE,
     NotedAbort,
+    NotedFinalize,
     NotedInitialize,
     note,
     noting,
@@ -205,6 +208,52 @@ def atomic_while_aborting() -> None:
         return RANK
 
     note("returned", value=train())
+
+
+@scenario
+def a_signal_handler_raises() -> None:
+    """As torch's of SIGCHLD does: in rank 1 while it waits for its abort, in rank 0 while it waits for rank 1."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    raised, was_struck = [0], Path("struck")
+
+    def fail(*_: object) -> None:
+        raised[0] += 1
+        raise RuntimeError("DataLoader worker is killed")
+
+    def strike(where: str) -> None:
+        """Sends the signal three times while the main thread waits in that function, and logs nothing."""
+        main = threading.main_thread().ident or 0
+
+        def is_there() -> bool:
+            stack = "".join(traceback.format_stack(sys._current_frames()[main]))  # pyright: ignore[reportPrivateUsage]
+            return where in stack and "waiter.acquire" in stack and "guarded_log.py" not in stack
+
+        for already in range(3):
+            while not is_there():
+                time.sleep(0.001)
+            signal.pthread_kill(main, signal.SIGUSR1)
+            while raised[0] <= already:
+                time.sleep(0.001)
+        note("struck", where=where)
+
+    def abort(_: FrozenState) -> None:
+        if RANK == 1:
+            strike("in wait_aborted")
+            raised[0] = 0
+
+    def finish() -> None:
+        strike("in arrive")
+        was_struck.touch()
+
+    def finalize(_: FrozenState) -> None:
+        if RANK == 0:
+            threading.Thread(target=finish, daemon=True).start()
+        while RANK == 1 and not was_struck.exists():
+            time.sleep(0.001)
+
+    signal.signal(signal.SIGUSR1, fail)
+    callbacks = {"abort": NotedAbort("abort", abort), "finalize": NotedFinalize("finalize", finalize)}
+    _train(noting(**callbacks), lambda: time.sleep(FOR_EVER_S))
 
 
 @scenario

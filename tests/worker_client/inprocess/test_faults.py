@@ -122,6 +122,16 @@ def test_the_restart_comes_through_wherever_python_code_runs(tmp_path: Path):
         assert len(job.all(rank, "after")) == 1
 
 
+def test_a_signal_handler_that_raises_takes_no_waiting_rank_out_of_the_call(tmp_path: Path):
+    job = ran(tmp_path, "a_signal_handler_raises", 2)
+    assert [job.one(rank, "struck")["where"] for rank in range(2)] == ["in arrive", "in wait_aborted"]
+    assert [(decision.iteration, decision.world_size) for decision in job.coordinator.decisions] == [(1, 2)]
+    for rank in range(2):
+        assert iterations(job, rank) == [0, 1]
+        assert job.one(rank, "returned")["value"] == rank
+        assert "DataLoader worker is killed" in job.errors[rank]
+
+
 # --- a second call ---------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,6 @@ channel's thread delivers messages and answers an Interrupt by itself, whatever 
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -30,6 +29,7 @@ from worker_client.call_frames import (
 )
 from worker_client.inprocess.attribution import Interruption
 from worker_client.inprocess.coordinating import rank_call_state
+from worker_client.inprocess.coordinating.guarded_condition import GuardedCondition
 from worker_client.inprocess.coordinating.rank_call_state import Answer, CallPhase, Link, Move, Outcome, WaitOverdue
 from worker_client.inprocess.exception import InternalError, RestartAbort, RestartError
 from worker_client.inprocess.state import State
@@ -59,7 +59,7 @@ class Coordination:
         self._call = call
         self._initial_world_size = state.initial_world_size
         self._say_now = say
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = GuardedCondition()
         entry = CallEnter(call, state.initial_rank, state.initial_world_size, settings)
         self._own = rank_call_state.State(entry, state.rank, state.world_size)
         self._followed: Plan | None = None  # by which the main thread assigns ranks
@@ -308,7 +308,7 @@ class Coordination:
         if not self._wait_in_slices(is_decided, timeout) and overdue is not None:
             self._step(overdue)
             if self._own.is_connected:
-                self._changed.wait_for(lambda: is_decided() or self._own.missing is not None, _ANSWER_S)
+                self._changed.wait_until(lambda: is_decided() or self._own.missing is not None, _ANSWER_S)
         if is_over():
             return True
         if isinstance(refused := self._own.admission, CallRefused):
@@ -321,9 +321,9 @@ class Coordination:
         The other ranks may be suspended together with this process, so that time counts little.
         """
         if timeout is None:
-            return self._changed.wait_for(is_over)
+            return self._changed.wait_until(is_over)
         left_s = timeout.total_seconds()
-        while not self._changed.wait_for(is_over, min(left_s, SLICE_S)):
+        while not self._changed.wait_until(is_over, min(left_s, SLICE_S)):
             left_s -= SLICE_S
             if left_s <= 0:
                 return False
