@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from supervisor.edges.machine.folders import private_registry
 from tests.e2e.launch import wait_until
 from tests.e2e.test_many_nodes import HOLDFAST, LIMIT_S, Nodes, listens, nodes
@@ -14,6 +16,11 @@ from tests.e2e.test_many_nodes import HOLDFAST, LIMIT_S, Nodes, listens, nodes
 SCRIPT_SAYS = """import os
 print("hello from rank", os.environ["RANK"], "in cycle", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
 """
+
+
+@pytest.fixture(autouse=True)
+def places_of_the_machine() -> None:
+    """Leaves the default places as they are: supervisors of other processes register there."""
 
 
 class People:

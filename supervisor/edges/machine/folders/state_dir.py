@@ -14,6 +14,7 @@ from holdfast_wire import private_files
 from supervisor.edges.machine.folders import user_dirs, write_probe
 
 STATE_DIR_VARIABLE = "HOLDFAST_STATE_DIR"
+SYSTEM_DIR = Path("/var/lib/holdfast")
 NODES = "nodes"  # of jobs with several nodes on this machine: a folder for each but the first
 STAND_IN = "state"  # in a folder of the user's own, if the state directory can't be used
 
@@ -32,7 +33,7 @@ def find(explicit: str | None = None, environment: Mapping[str, str] | None = No
     if chosen:
         return Path(chosen).absolute()
     if os.geteuid() == 0:
-        return Path("/var/lib/holdfast")
+        return SYSTEM_DIR
     home = variables.get("XDG_STATE_HOME", "")
     # The XDG specification says that a relative path must be ignored.
     base = Path(home) if os.path.isabs(home) else _home(variables) / ".local" / "state"

@@ -13,6 +13,11 @@ from supervisor.edges.machine.folders.state_dir import ChosenDir
 
 
 @pytest.fixture(autouse=True)
+def places_of_the_machine() -> None:
+    """Leaves the default places as they are: here they are judged, and nothing in them is read."""
+
+
+@pytest.fixture(autouse=True)
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "none"))

@@ -5,10 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from supervisor.edges.machine.folders import user_dirs
 from supervisor.edges.machine.processes import home_folder
 
 SYSTEM = Path(f"/run/user/{os.geteuid()}")
+
+
+@pytest.fixture(autouse=True)
+def places_of_the_machine() -> None:
+    """Leaves the default places as they are: here they are judged, and nothing in them is read."""
 
 
 def test_the_variable_comes_first_and_the_systems_own_is_known_without_it():
