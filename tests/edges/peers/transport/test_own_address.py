@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -117,12 +118,14 @@ async def test_such_a_host_has_the_address_that_dns_has_for_its_name(
 @pytest.mark.usefixtures("named_by_loopback")
 async def test_dns_that_does_not_answer_costs_little(monkeypatch: pytest.MonkeyPatch):
     may_answer = threading.Event()
+    asked: list[str] = []
     known = socket.getaddrinfo
 
-    def hang(host: str, port: int, **more: Any) -> Found:  # noqa: ANN401 (as getaddrinfo)
-        if host.endswith("."):
+    def hang(host: str, port: int, *, flags: int = 0, **more: Any) -> Found:  # noqa: ANN401 (as getaddrinfo)
+        if host.endswith(".") and not flags & socket.AI_NUMERICHOST:
+            asked.append(host)
             may_answer.wait(30)
-        return cast("Found", known(host, port, **more))
+        return cast("Found", known(host, port, flags=flags, **more))
 
     def source(family: int, address: tuple[Any, ...]) -> str:
         return REACHED if address[0] == "192.0.2.1" else "127.0.0.1"
@@ -130,7 +133,10 @@ async def test_dns_that_does_not_answer_costs_little(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(socket, "getaddrinfo", hang)
     monkeypatch.setattr(own_address, "DNS_TIMEOUT_S", 0.05)
     monkeypatch.setattr(own_address, "_source", source)
+    began_s = time.monotonic()
     assert await own_address.own_address(PeerAddress("node0", 29400)) == REACHED
+    assert time.monotonic() - began_s < 20, "nobody waits for the answer"
+    assert asked == ["node0.example."]
     may_answer.set()
 
 
