@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from tests.fork_server import fork_server
 from worker_client import RankMonitorClientError, all_reduce_max
 
 SCRIPT = """
@@ -56,16 +55,14 @@ print(json.dumps(told))
 
 
 def test_all_ranks_get_the_same_from_whoever_measured(tmp_path: Path, rank_environment: Path):
-    root = Path(__file__).parents[2]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(rank), str(tmp_path)],
-            cwd=root,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"HOLDFAST_SOCKET": str(tmp_path / f"{rank}.sock"), "WORLD_SIZE": "2", "RANK": "7"},
-        )
+    torch = fork_server("torch.distributed")
+    variables = [
+        os.environ | {"HOLDFAST_SOCKET": str(tmp_path / f"{rank}.sock"), "WORLD_SIZE": "2", "RANK": "7"}
         for rank in range(2)
+    ]
+    processes = [
+        torch.start(SCRIPT, str(rank), str(tmp_path), environment=each, folder=Path(__file__).parents[2])
+        for rank, each in enumerate(variables)
     ]
     told = [json.loads(process.communicate(timeout=90)[0]) for process in processes]
     assert [each["rank"] for each in told] == [0, 1]

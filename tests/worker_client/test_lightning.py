@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fork_server import fork_server
+
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="Lightning is not installed"),
     pytest.mark.timeout(300),  # Lightning alone takes long to import
@@ -19,7 +21,8 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 
 SCRIPT = """
-import json, os, sys
+import json, os, sys, warnings
+warnings.simplefilter("ignore")
 from pathlib import Path
 import torch
 import lightning.pytorch as pl
@@ -93,9 +96,9 @@ sys.exit(code)
 
 
 def _fit(tmp_path: Path, kind: str, epochs: int, **more: str) -> tuple[int, dict[str, object]]:
-    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path), kind, str(epochs)]
     environment = os.environ | {"FAULT_TOL_FINISHED_FLAG_FILE": str(tmp_path / "finished")} | more
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=140)
+    lightning = fork_server("lightning.pytorch")
+    done = lightning.ran(SCRIPT, str(tmp_path), kind, str(epochs), environment=environment, folder=ROOT, timeout_s=140)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout.splitlines()[-1])
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.fork_server import fork_server
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
@@ -19,7 +19,8 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 
 SCRIPT = """
-import json, os, sys
+import json, os, sys, warnings
+warnings.simplefilter("ignore")
 from pathlib import Path
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -63,10 +64,12 @@ served.stop()
 def test_limits_are_learned_once_they_have_been_measured(tmp_path: Path, rank_environment: Path):
     """The first save comes before the first evaluation, and only a run that resumes measures how long that takes."""
     runs: list[tuple[int, dict[str, bool]]] = [(6, {}), (10, {}), (14, {"ignore_data_skip": True})]
-    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path), json.dumps(runs)]
     lone = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
     environment = lone | {"FAULT_TOL_FINISHED_FLAG_FILE": str(tmp_path / "finished")}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
+    transformers = fork_server("transformers")
+    done = transformers.ran(
+        SCRIPT, str(tmp_path), json.dumps(runs), environment=environment, folder=ROOT, timeout_s=240
+    )
     assert done.returncode == 0, done.stderr
     fresh, skipped, resumed = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"heart')]
     assert [each["compared"] for each in (fresh, skipped, resumed)] == [[4, 6], [10], [12, 14]]
@@ -84,7 +87,8 @@ def test_limits_are_learned_once_they_have_been_measured(tmp_path: Path, rank_en
 
 
 FAILED_SCRIPT = """
-import os, sys, time
+import os, sys, time, warnings
+warnings.simplefilter("ignore")
 from pathlib import Path
 import torch
 from transformers import Trainer, TrainingArguments
@@ -128,8 +132,8 @@ served.stop()
 
 def test_a_section_that_a_failed_training_left_open_is_not_measured(tmp_path: Path, rank_environment: Path):
     lone = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
-    command = [sys.executable, "-W", "ignore", "-c", FAILED_SCRIPT, str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, env=lone, capture_output=True, text=True, timeout=240)
+    transformers = fork_server("transformers")
+    done = transformers.ran(FAILED_SCRIPT, str(tmp_path), environment=lone, folder=ROOT, timeout_s=240)
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("longest step:")]
     assert float(line.partition(": ")[2]) < 1.9

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.fork_server import Forked, fork_server
 from tests.worker_client.fake_supervisor import TOKEN
 from tests.worker_client.inprocess.fake_coordinator import Coordinator
 
@@ -25,7 +26,7 @@ class Job:
     """`lines` and `codes` by initial rank, once `wait()` has returned."""
 
     coordinator: Coordinator
-    processes: list[subprocess.Popen[str]]
+    processes: list[subprocess.Popen[str] | Forked]
     lines: list[list[dict[str, Any]]] = field(default_factory=list[list[dict[str, Any]]])
     errors: list[str] = field(default_factory=list[str])
 
@@ -70,13 +71,17 @@ def started(
     shares_page: bool = True,
     environment: dict[str, str] | None = None,
     module: str = SCENARIOS,
+    loads_torch: bool = False,
 ) -> Generator[Job]:
-    """Runs the ranks during the block; nothing of them outlives it."""
+    """Runs the ranks during the block; nothing of them outlives it.
+
+    `loads_torch`: the scenario does so; it runs in forks of a process that has it.
+    """
     token = folder / "token"
     token.write_bytes(TOKEN)
     token.chmod(0o600)
     coordinator = Coordinator(folder / "worker.sock", shares_page=shares_page, world_size=world_size)
-    processes: list[subprocess.Popen[str]] = []
+    processes: list[subprocess.Popen[str] | Forked] = []
     try:
         for rank in range(world_size):
             env = os.environ | {
@@ -85,6 +90,11 @@ def started(
                 "LOCAL_WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999",
                 "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "proto")]), **(environment or {}),
             }  # fmt: skip
+            if loads_torch:
+                run = f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+                forked = fork_server("torch.distributed").start(run, scenario, environment=env, folder=folder)
+                processes.append(forked)
+                continue
             processes.append(
                 subprocess.Popen(
                     [sys.executable, "-m", module, scenario], text=True, env=env,

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.fork_server import fork_server
+
 SCRIPT = Path(__file__).with_name("gloo_ranks.py")
 ROOT = Path(__file__).parents[3]
 WORLD_SIZE = 3
@@ -112,6 +114,7 @@ print("then", dist.is_initialized())
 
 
 def test_a_destroy_that_ends_late_leaves_the_next_iteration_its_groups():
-    done = subprocess.run([sys.executable, "-c", LATE], check=False, capture_output=True, text=True, timeout=120)
+    torch = fork_server("torch.distributed")
+    done = torch.ran(LATE, environment=os.environ | {"PYTHONPATH": str(ROOT)}, folder=ROOT, timeout_s=110)
     assert done.stdout.splitlines() == ["1 is late", "now True 1", "then False"], done.stderr
     assert "Traceback" not in done.stderr

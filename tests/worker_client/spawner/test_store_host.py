@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from holdfast_wire.spawner_link import PrepareStore, StoreReady
 
+from tests.fork_server import fork_server
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig
 from worker_client.spawner import store_host
@@ -23,12 +26,17 @@ print(store.get("a").decode(), store.add("n", 2))
 """
 
 
+def client(port: int) -> str:
+    torch = fork_server("torch.distributed")
+    done = torch.ran(CLIENT, str(port), environment=os.environ, folder=Path.cwd(), timeout_s=90)
+    return done.stdout or done.stderr
+
+
 def test_a_spawner_without_torch_serves_a_store_to_whoever_connects(script: Script) -> None:
     with Rig(script("pass"), method="exec") as rig:
         rig.send(PrepareStore(0, "127.0.0.1"))
         port = rig.receive(StoreReady).port
-        done = subprocess.run([sys.executable, "-c", CLIENT, str(port)], capture_output=True, timeout=90, check=False)
-        assert done.stdout == b"b 2\n", done.stderr
+        assert client(port) == "b 2\n"
 
 
 AS_OLD_TORCH = """
@@ -51,8 +59,7 @@ def test_a_torch_whose_libuv_takes_no_listening_socket_serves_the_store_without_
         with subprocess.Popen(command, pass_fds=[listener.fileno()]) as host:
             listener.close()
             try:
-                client = [sys.executable, "-c", CLIENT, str(address[1])]
-                done = subprocess.run(client, capture_output=True, timeout=90, check=False)
+                told = client(address[1])
             finally:
                 host.kill()
-    assert done.stdout == b"b 2\n", done.stderr
+    assert told == "b 2\n"

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from worker_client.inprocess.call.call_stores import CallStores
 from worker_client.inprocess.store import StoreMixin
 
 SCENARIOS = "tests.worker_client.inprocess.store_scenarios"
+ran_with_torch = partial(ran, module=SCENARIOS, loads_torch=True)
 
 
 def free_port() -> str:
@@ -26,7 +28,7 @@ def free_port() -> str:
 @pytest.mark.parametrize("scenario", ["file_store", "tcp_store"])
 def test_a_value_outlives_the_restart_and_the_iterations_part_does_not(tmp_path: Path, scenario: str):
     environment = {"MASTER_PORT": free_port(), "STORE_FILE": str(tmp_path / "store")}
-    job = ran(tmp_path, scenario, 2, environment=environment, module=SCENARIOS)
+    job = ran_with_torch(tmp_path, scenario, 2, environment=environment)
     for rank in (0, 1):
         first, second = job.all(rank, "fn")
         assert (first["iteration"], second["iteration"]) == (0, 1)
@@ -82,13 +84,13 @@ def test_a_later_start_of_the_job_does_not_see_what_an_earlier_one_has_left(tmp_
     environment = {"STORE_FILE": str(tmp_path / "store")}
     for cycle, epoch in (("0", ""), ("1", ""), ("0", "7"), ("0", "8"), ("1", "8")):  # A new run begins with cycle 0.
         start = {"HOLDFAST_CYCLE": cycle, "HOLDFAST_FENCING_EPOCH": epoch}
-        job = ran(tmp_path, "file_store", 2, environment=environment | start, module=SCENARIOS)
+        job = ran_with_torch(tmp_path, "file_store", 2, environment=environment | start)
         for rank in (0, 1):
             assert [line["in_part"] for line in job.all(rank, "fn")] == [False, False]
 
 
 def test_a_later_call_does_not_see_what_an_earlier_one_has_left(tmp_path: Path):
-    job = ran(tmp_path, "two_calls", 1, environment={"STORE_FILE": str(tmp_path / "store")}, module=SCENARIOS)
+    job = ran_with_torch(tmp_path, "two_calls", 1, environment={"STORE_FILE": str(tmp_path / "store")})
     first, second = job.all(0, "fn")
     assert (first["in_part"], second["in_part"]) == (False, False)
     assert (first["in_base"], second["in_base"]) == (False, True)

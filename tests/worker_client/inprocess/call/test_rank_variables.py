@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 
 import pytest
-import torch.distributed as dist
 
 from worker_client import job_nodes
 from worker_client.inprocess.call.rank_variables import STORE_NAME, RankVariables
@@ -86,9 +85,11 @@ def test_active_rank_0_serves_it(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_without_a_port_above_the_launchers_any_free_one_is_used(monkeypatch: pytest.MonkeyPatch):
+    import torch  # here: else each worker of the suite would load it
+
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     monkeypatch.setenv("MASTER_PORT", "65530")
-    monkeypatch.setitem(sys.modules, "torch.distributed", dist)
+    monkeypatch.setitem(sys.modules, "torch.distributed", torch.distributed)
     own = RankVariables()
     port = int(entered(own, Exchange({0: ""}), active_rank=0))
     assert 0 < port <= 65535

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import logging
-import subprocess
-import sys
+import os
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 
+from tests.fork_server import fork_server
 from worker_client.inprocess.releasing import gloo_groups
 from worker_client.inprocess.releasing.gloo_groups import KeptGroups, threads_rest
 
@@ -121,5 +122,6 @@ def test_a_function_that_ends_in_the_middle_of_a_collective_does_not_stop_its_pr
 
     First: threads of a real group are known by their name, and are seen to rest and to work.
     """
-    done = subprocess.run([sys.executable, "-c", ABORTED], check=False, capture_output=True, text=True, timeout=120)
+    torch = fork_server("torch.distributed")
+    done = torch.ran(ABORTED, environment=os.environ, folder=Path.cwd(), timeout_s=110)
     assert done.stdout.splitlines() == ["named at rest", "then busy", "through"], done.stderr

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.worker_client.inprocess.store_process import ran
+from tests.worker_client.inprocess.store_process import ran, ran_without_torch
 from worker_client.inprocess.store import BarrierError, FileStore, PrefixStore, StoreMixin, TCPStore
 
 
 def test_the_classes_are_one_family_without_torch(tmp_path: Path):
     assert all(issubclass(each, StoreMixin) for each in (TCPStore, FileStore, PrefixStore))
     assert BarrierError.__mro__[1].__name__ == "RestartError"
-    ran("assert 'torch' not in sys.modules and 'logging' not in sys.modules, sys.modules", tmp_path)
+    ran_without_torch("assert 'torch' not in sys.modules and 'logging' not in sys.modules, sys.modules", tmp_path)
 
 
 def test_subclasses_of_ours_and_of_torchs_with_the_mixin(tmp_path: Path):
