@@ -45,6 +45,7 @@ def text_of(job: ClusterJob, name: str) -> str:
     return path.read_text() if path.exists() else ""
 
 
+@pytest.mark.soak
 def test_a_rank_that_wakes_alone_just_before_its_rename_is_refused_and_the_later_checkpoint_stays(tmp_path: Path):
     with cluster_job(tmp_path, 3, "2:3", script=SCRIPT) as job:
         node = job.lab.nodes[2]

@@ -144,6 +144,7 @@ class TickingAgents(Agents):
             raise AssertionError(f"{error}: {[list(group) for group in self.groups()]}\n{said}") from None
 
 
+@pytest.mark.soak
 def test_a_cut_off_member_has_stopped_before_a_spare_takes_its_place(tmp_path: Path):
     with lab_of(NODES + 1) as lab:
         job = TickingAgents(lab, tmp_path)

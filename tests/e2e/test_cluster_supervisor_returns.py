@@ -114,6 +114,7 @@ def until_led(server: Etcd, job: Job, both: list[Node]) -> Node:
     return next(node for node in both if node.address == name)
 
 
+@pytest.mark.soak
 def test_with_etcd_too_a_killed_supervisor_comes_back_whether_it_led_or_not(tmp_path: Path):
     with etcd(tmp_path / "etcd") as server, nodes(tmp_path, 2) as both:
         job = Job(tmp_path, "job", both, "2", "60", etcd=server.endpoint)

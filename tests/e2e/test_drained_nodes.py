@@ -263,6 +263,7 @@ def test_a_drain_while_etcd_is_away_stops_nothing_and_is_done_once_it_is_back(tm
         end_well(job, 2)
 
 
+@pytest.mark.soak
 def test_a_node_that_is_drained_and_then_ended_leaves_alone(tmp_path: Path, server: Etcd) -> None:
     """Nobody answers the drain. A signal gives that a limit, and the second one ends its ranks at once."""
     with nodes(tmp_path, "2:3") as job:

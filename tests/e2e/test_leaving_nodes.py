@@ -104,6 +104,7 @@ def test_a_spare_leaves_although_its_leader_does_not_answer(tmp_path: Path) -> N
         job.processes[0].send_signal(signal.SIGCONT)
 
 
+@pytest.mark.soak
 def test_a_leader_that_leaves_lets_another_node_lead(tmp_path: Path, server: Etcd) -> None:
     with nodes(tmp_path, "2:3") as job:
         _begin_with_etcd(job, server)

@@ -65,6 +65,7 @@ class People:
         return [json.loads(line) for line in self.read(number, "events", "JOB", "-o", "jsonl").splitlines()]
 
 
+@pytest.mark.soak
 def test_every_node_shows_the_whole_job_and_acts_on_it(tmp_path: Path):
     with nodes(tmp_path, "2:3") as job:
         path = tmp_path / "train.py"

@@ -80,6 +80,7 @@ def test_a_signal_to_one_node_stops_its_ranks_at_once_and_the_job_once_etcd_is_b
     assert "restarting" not in job.output(1) + job.output(2)
 
 
+@pytest.mark.soak
 def test_signals_to_all_nodes_stop_all_ranks_at_once_and_a_second_one_kills_them(job: Nodes, server: Etcd):
     _begin(job, server, "stays")
     server.stop()
