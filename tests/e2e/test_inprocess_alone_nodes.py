@@ -61,6 +61,7 @@ def test_after_the_death_of_the_leading_private_supervisor_all_of_them_begin_aga
         assert job.codes() == [0, 0, 0, 0]
 
 
+@pytest.mark.soak
 def test_under_srun_the_nodes_meet_in_the_scripts_own_store_and_a_reserve_node_takes_the_place_of_another(
     tmp_path: Path,
 ):

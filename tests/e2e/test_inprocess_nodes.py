@@ -73,6 +73,7 @@ def test_min_healthy_trains_on_all_nodes_and_restarts_the_cycle_only_below_the_m
         assert job.codes() == [0, 0]
 
 
+@pytest.mark.soak
 def test_a_call_that_ranks_of_two_nodes_do_not_make_names_them(tmp_path: Path):
     """Each node has one rank that calls and one that comes late. The first timeout ends the call for all others."""
     with wrapped_nodes(tmp_path, "2", "wrapped_missing.py") as job:

@@ -93,6 +93,7 @@ def test_ranks_that_wait_for_a_store_that_nobody_will_serve_go_on(tmp_path: Path
         assert_released(job.traced(), 2)
 
 
+@pytest.mark.soak
 def test_under_torchrun_too(tmp_path: Path, echo: dict[str, str]):
     options = ("--standalone", "--nproc-per-node", str(WORLD_SIZE), SCRIPT, "init", "exception", "2")
     done = torchrun(tmp_path, *options, environment=echo | {"HOLDFAST_STATE_DIR": str(tmp_path / "state")})
