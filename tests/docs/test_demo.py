@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent.parent
 DEMO = ROOT / "docs/examples/demo.py"
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_the_demo_survives_its_faults_and_says_how(tmp_path: Path):
     output = tmp_path / "demo"

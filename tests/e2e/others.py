@@ -46,7 +46,8 @@ ALL = {
     script.name: script
     for script in (
         Script("bytes_lm", ("train.py", "config/tiny.py", "--max_iters=30", "--step_s=0.04", "--out_dir=o=1"), 30),
-        Script("vision", ("-m", "vision.train", "12", "1", "-b", "4", "--workers=2", "--pause_s", "0.03"), 12),
+        Script("vision", ("-m", "vision.train", "12", "1", "-b", "4", "--workers=2", "--pause_s", "0.03"), 12,
+               is_slow=True),
         Script("spawning.py", ("--no-agent-store", "spawning.py", "2"), 24, ranks=1, is_slow=True),
         Script("accelerated.py", ("accelerated.py", "--with-tracking", "--checkpointing_steps", "3"), 12,
                flags=HEARTBEATS, needs="accelerate", is_slow=True),

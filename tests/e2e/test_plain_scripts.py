@@ -30,7 +30,7 @@ def test_a_limit_that_no_rank_arms_is_said_at_the_terminal(start: Start) -> None
     assert_nothing_left(launch)
 
 
-@pytest.mark.parametrize("method", ["auto", "exec"])
+@pytest.mark.parametrize("method", ["auto", pytest.param("exec", marks=pytest.mark.soak)])
 def test_a_stopped_rank_is_reported_at_once_and_a_fault_after_the_limit(start: Start, method: str) -> None:
     """Without a line of code in the script, also for workers that are not forked."""
     launch = start(

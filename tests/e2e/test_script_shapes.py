@@ -43,9 +43,9 @@ class Shape:
 
 
 ALL = (
-    Shape("fsdp2"),
+    Shape("fsdp2", is_slow=True),
     Shape("dtensor", is_slow=True),
-    Shape("pipeline"),
+    Shape("pipeline", is_slow=True),
     Shape("rpc_calls"),
     Shape("spawning_inside", "fork"),
     Shape("spawning_inside", "spawn", is_slow=True),

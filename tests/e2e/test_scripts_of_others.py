@@ -1,7 +1,7 @@
 """Scripts as other people write them are killed and stopped at random, and end like an undisturbed run.
 
-Settings by exec() and `--name=value`, packages with relative imports and data loaders in processes, accelerate,
-sections with the client's state in the checkpoint. `make soak` adds ranks that a script spawns itself, and runs longer.
+Settings by exec() and `--name=value`. `make soak` adds packages with relative imports and data loaders in processes,
+accelerate, sections with the client's state in the checkpoint, and ranks that a script spawns itself, and runs longer.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def test_b3_a_stopped_supervisor_costs_training_nothing_and_condemns_nobody(star
     assert slowest_call_s(launch.traced("beaten")) < SLOW_CALL_S
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", ["page", pytest.param("frames", marks=pytest.mark.soak)])
 def test_b3_a_hang_while_the_supervisor_was_stopped_is_found_afterwards(start: Start, transport: str) -> None:
     launch = start(
         "--ft-rank-heartbeat-timeout", "1", MONITORED, "0:0/init,beat,mark,sleep=0.5,beat,hang=sleep",

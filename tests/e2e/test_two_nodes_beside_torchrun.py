@@ -100,7 +100,8 @@ def run_twice(launcher: tuple[str, ...], folder: Path, form: str, *arguments: st
     )
 
 
-@pytest.mark.parametrize("form", ["static", pytest.param("c10d", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("form", ["static", "c10d"])
 def test_ranks_see_the_same_and_the_first_collective_is_not_later(tmp_path: Path, form: str) -> None:
     ours = run_twice(HOLDFAST, tmp_path / "ours", form)
     theirs = run_twice(TORCHRUN, tmp_path / "theirs", form)
@@ -117,7 +118,8 @@ def test_ranks_see_the_same_and_the_first_collective_is_not_later(tmp_path: Path
     assert ours.first_collective_s < theirs.first_collective_s
 
 
-@pytest.mark.parametrize("form", ["static", pytest.param("c10d", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("form", ["static", "c10d"])
 def test_a_rank_that_fails_ends_both_commands_with_the_same_code(tmp_path: Path, form: str) -> None:
     ours = run_twice(HOLDFAST, tmp_path / "ours", form, "2")
     theirs = run_twice(TORCHRUN, tmp_path / "theirs", form, "2")
