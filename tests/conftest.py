@@ -31,7 +31,9 @@ else:
     # A stalled machine must not fail a property: benchmarks judge the cost of a step.
     hypothesis.settings.register_profile("random", deadline=None)
     # CI judges a change: each run plays the same examples. `make soak` and runs by hand look for new ones.
-    hypothesis.settings.register_profile("same-examples", deadline=None, derandomize=True, database=None)
+    hypothesis.settings.register_profile(
+        "same-examples", deadline=None, derandomize=True, database=None, max_examples=50
+    )
     hypothesis.settings.register_profile("soak", deadline=None, max_examples=1000, print_blob=True)
     hypothesis.settings.load_profile("random")
 

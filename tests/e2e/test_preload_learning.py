@@ -26,18 +26,21 @@ import os, sys, time
 def main():
     began_s = time.perf_counter()
     import torch
-    import torch.distributed as dist
+    if "SLOW_TORCH" not in os.environ:
+        import torch.distributed as dist
     line = f"{os.environ['TORCHELASTIC_RESTART_COUNT']} {time.perf_counter() - began_s:.3f}\\n"
     os.write(1, line.encode())
-    dist.init_process_group("gloo")
-    total = torch.ones(1)
-    dist.all_reduce(total)
-    assert total.item() == 2
+    if "SLOW_TORCH" not in os.environ:
+        dist.init_process_group("gloo")
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        assert total.item() == 2
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         with open(os.environ["FIFO"]) as fifo:  # Until the test has seen a successor.
             fifo.read()
         sys.exit(3)
-    dist.destroy_process_group()
+    if "SLOW_TORCH" not in os.environ:
+        dist.destroy_process_group()
 
 if sys.argv:
     main()
@@ -51,12 +54,27 @@ def has_successor(launcher: int) -> bool:
     return sum(title.startswith(b"holdfast spawner") for title in titles) == 2
 
 
-def test_the_second_cycle_finds_torch_loaded(start: Start, tmp_path: Path) -> None:
+SLOW_TORCH = """
+import time
+time.sleep(1)
+
+class default_generator:
+    seed = staticmethod(lambda: 0)
+"""
+
+
+@pytest.mark.parametrize("torch", ["slow", pytest.param("real", marks=pytest.mark.soak)])
+def test_the_second_cycle_finds_torch_loaded(start: Start, tmp_path: Path, torch: str) -> None:
     script = tmp_path / "late.py"
     script.write_text(dedent(SCRIPT))
     fifo = tmp_path / "go"
     os.mkfifo(fifo)
-    launch = start("--nproc-per-node", "2", "--max-restarts", "1", str(script), environment={"FIFO": str(fifo)})
+    environment = {"FIFO": str(fifo)}
+    if torch == "slow":
+        (tmp_path / "library").mkdir()
+        (tmp_path / "library" / "torch.py").write_text(SLOW_TORCH)
+        environment |= {"SLOW_TORCH": "1", "PYTHONPATH": str(tmp_path / "library")}
+    launch = start("--nproc-per-node", "2", "--max-restarts", "1", str(script), environment=environment)
     wait_until(lambda: has_successor(launch.process.pid), timeout_s=120, what="a successor")
     with fifo.open("w"):
         pass

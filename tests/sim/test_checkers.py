@@ -302,8 +302,8 @@ def test_a_planted_defect_is_found_where_leaders_are_elected(
 @pytest.mark.parametrize(
     ("plant", "first", "second", "seeds"),
     [
-        (late_own_fence, Kind.NODE_CRASH, Kind.CUT, range(30)),
-        (talkative_leader, Kind.BACKEND_CUT, Kind.BACKEND_CUT, range(20, 35)),
+        (late_own_fence, Kind.NODE_CRASH, Kind.CUT, range(16, 20)),
+        (talkative_leader, Kind.BACKEND_CUT, Kind.BACKEND_CUT, range(28, 32)),
     ],
 )
 def test_two_faults_at_once_show_what_a_rule_of_the_election_is_for(
