@@ -9,6 +9,7 @@ ARGS ?=
 # `make test` has three parts. Tests that start little run side by side, five for two cores, since they mostly wait. Then
 # three for two cores those that start a job, and one by one those that judge times or what is used (marker alone).
 # A name of a socket has 107 characters at most: hence a short folder for what the tests write.
+# In a new clone each worker would compile all tests: they are compiled once before, a share of them on each CPU.
 SMALL := $(addprefix tests/,core config engine ports queries wiring proto report benchmarks sim soak edges worker_client cli) \
 	$(addprefix tests/programs/,attribution doctor log_service) $(wildcard tests/test_*.py tests/seeds/test_*.py)
 PURE := $(addprefix tests/,core config proto report sim)
@@ -52,7 +53,14 @@ test: $(VENV)/.dev $(VENV)/.e2e $(VENV)/.docs packages ## install what the tests
 ifneq ($(findstring tests/,$(ARGS)),)
 	$(BIN)/python -m pytest $(ARGS)
 else
-	@code=0; \
+	@[ -d tests/__pycache__ ] || { \
+		for share in $$(seq 0 $$(($$(nproc) - 1))); do \
+			$(BIN)/python -m pytest --collect-only -qq \
+				$$(find tests -name 'test_*.py' | sort | awk "NR % $$(nproc) == $$share") >/dev/null & \
+		done; \
+		wait; \
+	}; \
+	code=0; \
 	part() { \
 		temp=$$(mktemp -d /tmp/hf-XXXXXX) || exit; \
 		$(BIN)/python -m pytest --basetemp=$$temp "$$@" $(ARGS) && rm -rf $$temp || code=1; \
