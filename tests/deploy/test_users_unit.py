@@ -249,6 +249,7 @@ def test_a_reload_reads_who_is_let_in_again(lab: labs.Lab):
     assert re.search(r"lets in all", lab.output())
 
 
+@pytest.mark.soak
 def test_a_stop_ends_the_jobs_of_a_supervisor_that_does_nothing(lab: labs.Lab, workers: dict[str, str]):
     unit = _unit_of(lab, ALICE)
     lab.run("kill", "-STOP", unit["MainPID"])

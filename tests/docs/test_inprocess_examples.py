@@ -72,6 +72,7 @@ def test_basic_under_torchrun(tmp_path: Path):
     assert max(losses(output)) < LOSS_MAX
 
 
+@pytest.mark.soak
 def test_basic_under_plain_python(tmp_path: Path):
     launchers = ("HOLDFAST", "TORCHELASTIC", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "SLURM_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}

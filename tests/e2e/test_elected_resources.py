@@ -56,7 +56,10 @@ def test_a15_an_elected_leader_loses_etcd_and_a_worker_while_the_limit_of_proces
 
 
 @needs_other_users
-@pytest.mark.parametrize(("processes", "codes"), [(3, (1, 75)), (5, (0, 1, 75)), (11, (0,))])
+@pytest.mark.parametrize(
+    ("processes", "codes"),
+    [(3, (1, 75)), pytest.param(5, (0, 1, 75), marks=pytest.mark.soak), (11, (0,))],
+)
 def test_a15_few_processes_are_enough_for_an_elected_leader_and_fewer_end_with_a_sentence(
     somebody: tuple[int, Path], server: Etcd, processes: int, codes: tuple[int, ...]
 ) -> None:

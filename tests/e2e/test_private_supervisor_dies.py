@@ -8,6 +8,8 @@ import random
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.alone import SCRIPT, Alone, alone
 from tests.e2e.launch import wait_until
 
@@ -114,6 +116,7 @@ def test_one_that_is_only_stopped_is_not_replaced(tmp_path: Path):
         succeed(job, *ALL)
 
 
+@pytest.mark.soak
 def test_under_torchrun_too(tmp_path: Path):
     with alone(tmp_path, WORLD_SIZE) as job:
         job.start("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD_SIZE), SCRIPT)

@@ -46,11 +46,11 @@ ALL = (
     Shape("fsdp2", is_slow=True),
     Shape("dtensor", is_slow=True),
     Shape("pipeline", is_slow=True),
-    Shape("rpc_calls"),
+    Shape("rpc_calls", is_slow=True),
     Shape("spawning_inside", "fork"),
     Shape("spawning_inside", "spawn", is_slow=True),
-    Shape("stores"),
-    Shape("groups"),
+    Shape("stores", is_slow=True),
+    Shape("groups", is_slow=True),
     Shape("compiled", "aot_eager", is_slow=True),
     Shape("compiled", "inductor", needs="g++", is_slow=True),
     Shape("loaders"),
@@ -58,7 +58,7 @@ ALL = (
     Shape("threads"),
     Shape("fault_handler", strike=signal.SIGSEGV, printed="Fatal Python error: Segmentation fault"),
     Shape("daemonised", printed="rank 0 finds daemons of earlier attempts: 0"),
-    Shape("async_save", "thread"),
+    Shape("async_save", "thread", is_slow=True),
     Shape("async_save", "process", is_slow=True),
 )
 PARAMETERS = [
