@@ -6,12 +6,13 @@ import errno
 import fcntl
 import os
 import stat
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
 from holdfast_wire.console_line import ConsoleLine
-from holdfast_wire.moved_log_file import OPEN_AGAIN
+from holdfast_wire.moved_log_file import GONE, LOOK_S, OPEN_AGAIN, leave_if_moved
 
 # How much may wait for a slow console before the workers that write to it are held back.
 CONSOLE_BACKLOG_BYTES_MAX = 1024 * 1024
@@ -141,6 +142,7 @@ class LogFile:
         self._on_drop = on_drop
         self._fd = -1
         self._size_bytes = 0
+        self._look_at_s = 0.0  # whether the file is still in its place
         try:
             self._open()
         except OSError:
@@ -149,6 +151,8 @@ class LogFile:
 
     def write(self, data: bytes) -> None:
         """Appends `data`; what the disk does not take is dropped and counted."""
+        if data and self._leave_if_moved():
+            data = GONE + data
         while data:
             room = self._bytes_max - self._size_bytes if self._bytes_max else len(data)
             if room <= 0:
@@ -164,6 +168,20 @@ class LogFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def _leave_if_moved(self) -> bool:
+        """Closes a file that was removed or moved away; returns whether. What was removed is counted as dropped."""
+        now_s = time.monotonic()
+        if self._fd < 0 or now_s < self._look_at_s:
+            return False
+        self._look_at_s = now_s + LOOK_S
+        removed_bytes = _removed_bytes(self._fd)
+        if not leave_if_moved(self._fd, self.path):
+            return False
+        self._fd, self._size_bytes = -1, 0
+        if removed_bytes:
+            self._on_drop(removed_bytes, f"{self.path} was removed; what comes now goes to a new file there")
+        return True
 
     def _append(self, data: bytes, waiting_bytes: int) -> bool:
         done = 0
@@ -184,8 +202,11 @@ class LogFile:
         return True
 
     def _rotate(self, waiting_bytes: int) -> bool:
+        older = -1
         try:
             self.close()
+            with suppress(OSError):  # Held, so that the new file gets another inode: readers know a file by it.
+                older = os.open(f"{self.path}.1", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
             os.replace(self.path, f"{self.path}.1")
             self._open()
         except OSError as error:
@@ -193,11 +214,23 @@ class LogFile:
                 self._open()
             self._on_drop(waiting_bytes, f"cannot rotate {self.path}: {_in_words(error)}")
             return False
+        finally:
+            if older >= 0:
+                os.close(older)
         return True
 
     def _open(self) -> None:
         self._fd = open_log(self.path, os.O_APPEND)
         self._size_bytes = os.fstat(self._fd).st_size
+
+
+def _removed_bytes(fd: int) -> int:
+    """Returns the size of a file that has no name any more, 0 of any other."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return 0
+    return 0 if found.st_nlink else found.st_size
 
 
 def _in_words(error: OSError) -> str:

@@ -13,7 +13,7 @@ class ShownStream:
     """How much of one rank's stream was shown: of each of its files, whose older ones a rotation removes.
 
     A file is known by its inode. A new file may get the inode of one that has gone; it comes after all known ones,
-    unless a rank prints more than a whole file while nobody reads.
+    unless a rank prints more than two whole files while nobody reads.
     """
 
     def __init__(self, *, is_tail: bool = False) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from holdfast_wire.moved_log_file import GONE
 from holdfast_wire.spawner_link import OutputDropped, StreamPlan
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, worker
+from worker_client.spawner import output_targets
 from worker_client.spawner.output_targets import (
     CONSOLE_BACKLOG_BYTES_MAX,
     CONSOLE_PIPE_BYTES,
@@ -54,6 +57,36 @@ class TestLogFile:
         file.write(b"in the new one")
         file.close()
         assert (drops, (tmp_path / "log").read_bytes()) == ([4], b"in the new one")
+
+    @pytest.mark.parametrize("is_removed", [True, False])
+    def test_a_file_that_is_no_longer_in_its_place_is_made_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_removed: bool
+    ) -> None:
+        monkeypatch.setattr(output_targets, "LOOK_S", 0.0)
+        drops: list[tuple[int, str]] = []
+        path = tmp_path / "job" / "log"
+        file = LogFile(str(path), 100, lambda count, why: drops.append((count, why)), needed=True)
+        file.write(b"12345678")
+        if is_removed:
+            shutil.rmtree(path.parent)
+        else:
+            path.parent.rename(tmp_path / "moved")
+        file.write(b"one\n")
+        file.write(b"two\n")
+        file.close()
+        assert path.read_bytes() == GONE + b"one\ntwo\n"
+        told = (8, f"{path} was removed; what comes now goes to a new file there")
+        assert drops == ([told] if is_removed else [])
+
+    def test_a_new_file_never_has_the_inode_of_one_that_it_replaces(self, tmp_path: Path) -> None:
+        """A reader that comes again knows files by it."""
+        file = LogFile(str(tmp_path / "log"), 10, ignore_drop, needed=True)
+        inodes: list[int] = []
+        for _ in range(6):
+            file.write(b"0123456789")
+            inodes.append((tmp_path / "log").stat().st_ino)
+        file.close()
+        assert all(len({*inodes[at : at + 3]}) == 3 for at in range(4))
 
     def test_without_a_cap_nothing_is_cut(self, tmp_path: Path) -> None:
         file = LogFile(str(tmp_path / "log"), 0, ignore_drop, needed=True)
