@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 import sys
 from importlib.machinery import ModuleSpec
@@ -22,6 +23,7 @@ CANNOT_BE_PARSED = 1  # the job has failed, as it would by itself
 _SOURCE_BYTES_MAX = 4 * 1024 * 1024
 _LINE_CHARACTERS_MAX = 100
 _FIRST_LINE_BYTES_MAX = 255  # of a script, as the kernel reads it
+_NO_FORMAT = "it is no program, and its first line names no interpreter; add one such as #!/bin/sh"
 
 
 class Refusal(NamedTuple):
@@ -99,24 +101,27 @@ def _why_no_program(name: str) -> str:
             return "it is a directory; name the program in it"
         if not os.access(name, os.X_OK):
             return "it is not executable; make it so with chmod +x"
-        return _why_no_interpreter(name)
+        return _why_not_executed(name)
     paths = [os.path.join(folder, name) for folder in os.environ.get("PATH", os.defpath).split(os.pathsep)]
     found = [path for path in paths if os.access(path, os.X_OK) and not os.path.isdir(path)]
     if not found:
         return "no folder in PATH has such a program; check its name"
-    whys = [_why_no_interpreter(path) for path in found]
+    whys = [_why_not_executed(path) for path in found]
     return whys[0] if all(whys) else ""  # A program that can't be started leaves its place to the next in PATH.
 
 
-def _why_no_interpreter(path: str) -> str:
-    """Returns why the interpreter in a script's first line can't be started; "" for other programs."""
+def _why_not_executed(path: str) -> str:
+    """Returns why the kernel starts neither this file nor the interpreter in its first line; "" if it may."""
     try:
         with open(path, "rb") as file:
             start = file.read(_FIRST_LINE_BYTES_MAX)
     except OSError:  # It may be started without being read.
         return ""
     line, end, _ = start.partition(b"\n")
-    if not line.startswith(b"#!") or not end:
+    if not line.startswith(b"#!"):
+        is_text = b"\0" not in start
+        return _NO_FORMAT if is_text and _has_unknown_format(path) else ""
+    if not end:
         return ""
     named = os.fsdecode(line[2:].replace(b"\t", b" ").lstrip(b" ").partition(b" ")[0])
     if not named or os.path.exists(named):
@@ -124,6 +129,29 @@ def _why_no_interpreter(path: str) -> str:
     shown = named if named.isprintable() else ascii(named)
     why = f"its first line names the interpreter {shown}, which is not there"
     return f"{why}; " + ("end its lines with LF, not CR LF" if named.endswith("\r") else "correct that line")
+
+
+def _has_unknown_format(path: str) -> bool:
+    """Asks the kernel, which may know more than scripts and ELF (binfmt_misc), and runs nothing of the file.
+
+    It refuses what it does not know before it looks at the limit on memory, under which nothing else can start.
+    """
+    import subprocess  # Late: few programs are texts without a first line for the kernel.
+
+    try:
+        # Without an environment, what it is given fits into the first page of its stack, which the limit allows.
+        with subprocess.Popen([os.path.abspath(path)], env={}, preexec_fn=_take_memory) as started:
+            started.kill()
+    except OSError as error:
+        return error.errno == errno.ENOEXEC
+    except subprocess.SubprocessError:  # The limit could not be set.
+        return False
+    return False
+
+
+def _take_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (0, 0))
 
 
 def _missing_modules(settings: SpawnerSettings) -> list[str]:

@@ -13,6 +13,7 @@ from holdfast_wire.spawner_link import Ready
 from holdfast_wire.spawner_settings import SpawnerSettings
 
 from tests.worker_client.spawner.rig import Rig
+from worker_client.spawner import command_check
 from worker_client.spawner.command_check import CANNOT_BE_PARSED, NOT_THERE, TRY_AGAIN, Refusal, refusal
 
 
@@ -143,7 +144,6 @@ def test_commands_are_looked_for_as_the_kernel_does(folder: Path) -> None:
         ("#!/bin/sh\r", r"'/bin/sh\r', which is not there; end its lines with LF, not CR LF"),
         ("#!/bin/sh", ""),
         ("#!/usr/bin/env no-such", ""),  # env decides
-        ("no interpreter", ""),
     ],
 )
 def test_a_script_whose_interpreter_is_missing(
@@ -157,6 +157,28 @@ def test_a_script_whose_interpreter_is_missing(
     for name in ("bin/tool", "tool"):
         reason = f"cannot run {name}: its first line names the interpreter {why}"
         assert asked(name, entry="command") == (Refusal(reason, NOT_THERE) if why else None)
+
+
+@pytest.mark.parametrize("content", [b"exit 0\n", b""])
+def test_a_text_that_the_kernel_does_not_execute(folder: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    tool = folder / "bin" / "tool"
+    tool.parent.mkdir()
+    tool.write_bytes(content)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent))
+    for name in ("bin/tool", "tool"):
+        why = "it is no program, and its first line names no interpreter; add one such as #!/bin/sh"
+        assert asked(name, entry="command") == Refusal(f"cannot run {name}: {why}", NOT_THERE)
+
+
+@pytest.mark.parametrize("is_script", [True, False])
+def test_what_the_kernel_executes_is_not_run_to_find_that_out(folder: Path, is_script: bool) -> None:
+    """Only as `binfmt_misc` lets it execute a text without a first line, which no test can arrange."""
+    (folder / "tool").write_text("#!/bin/sh\ntouch ran\n")
+    (folder / "tool").chmod(0o755)
+    tool = folder / "tool" if is_script else sys.executable
+    assert not command_check._has_unknown_format(str(tool))  # pyright: ignore[reportPrivateUsage]
+    assert not (folder / "ran").exists()
 
 
 def test_a_folder_in_path_that_works_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
