@@ -10,8 +10,9 @@ if __name__ == "__main__":
     with suppress(OSError):
         if not sys.flags.safe_path and sys.path[0] == os.getcwd():
             del sys.path[0]
-    from holdfast_command import refused_for_room
+    from holdfast_command import end_silently_while_loading, refused_for_room
 
+    end_silently_while_loading()
     if refused := refused_for_room(sys.argv[1:]):
         sys.exit(refused)
     from supervisor.cli import main

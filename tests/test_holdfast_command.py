@@ -228,12 +228,19 @@ def test_command_client_and_distribution_have_one_version() -> None:
 
 
 @pytest.mark.parametrize(
+    "run",
+    [
+        "import holdfast_command; sys.exit(holdfast_command.main())",
+        "runpy.run_module('supervisor', run_name='__main__')",
+    ],
+)
+@pytest.mark.parametrize(
     ("loaded", "ignored", "code"),
     [("supervisor.cli", False, -signal.SIGINT), ("supervisor.cli", True, 0), ("supervisor.cli.parsing", False, 130)],
 )
-def test_an_interrupt_while_the_command_loads_shows_no_traceback(loaded: str, ignored: bool, code: int):
+def test_an_interrupt_while_the_command_loads_shows_no_traceback(run: str, loaded: str, ignored: bool, code: int):
     command = f"""
-import os, signal, sys
+import os, runpy, signal, sys
 if {ignored}:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 class Interrupt:
@@ -243,8 +250,7 @@ class Interrupt:
 sys.path.insert(0, {str(ROOT)!r})
 sys.meta_path.insert(0, Interrupt())
 sys.argv = ["holdfast", "jobs", "--help"]
-import holdfast_command
-sys.exit(holdfast_command.main())
+{run}
 """
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (code, "")

@@ -218,13 +218,15 @@ def _placed(request: RunRequest) -> tuple[JobClaims, RunRequest]:
     return place.claims, msgspec.structs.replace(request, spec=spec, state_dir=own)
 
 
+class _Warnings(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        standard_streams.say(f"holdfast: warning: {record.getMessage()}")
+
+
 @contextmanager
 def _warnings_shown() -> Generator[None]:
     """Shows warnings as this command's own lines, before its log is open."""
-    handler = logging.StreamHandler()
-    handler.setLevel(logging.WARNING)
-    handler.setFormatter(logging.Formatter("holdfast: warning: %(message)s"))
-    with _handled_by(handler):
+    with _handled_by(_Warnings(logging.WARNING)):
         yield
 
 

@@ -88,11 +88,13 @@ def test_a_warning_before_the_log_is_open_is_a_line_of_the_command(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("HOLDFAST_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setenv("HOLDFAST_CLAIM_DIR", str(tmp_path / "open"))
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(0o777)
+    monkeypatch.setenv("HOLDFAST_CLAIM_DIR", str(folder := tmp_path / "open\x1b[31m"))
+    folder.mkdir()
+    folder.chmod(0o777)
     assert run.execute_argv(["--no-python", "no-such"]) != 0
-    assert capfd.readouterr().err.startswith("holdfast: warning: cannot claim the id of job ")
+    told = capfd.readouterr().err
+    assert told.startswith("holdfast: warning: cannot claim the id of job ")
+    assert "\x1b" not in told
 
 
 @pytest.mark.parametrize(
