@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterable
 
+from msgspec.structs import replace
+
 from supervisor.edges.machine.processes.job_claims import is_live
 from supervisor.edges.operators.control_client import ControlClient, DeadlineExceededError
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
@@ -122,10 +124,13 @@ class SteadyClient:
     def logs(self, choice: LogChoice, *, on_note: Say, this_node: bool = False) -> Generator[LogPiece]:
         """Yields what the ranks print, each byte once, also if called again after an error.
 
-        A choice of last lines only can't be resumed.
+        A choice of last lines only can't be resumed. One node alone tells cycle after cycle, so that no earlier one is
+        read again; nodes that are told together may be in different cycles.
         """
         while True:
             self._shown.comes_again()
+            if this_node:
+                choice = replace(choice, first_cycle=max(self._shown.cycles, default=0))
             try:
                 told_by = self._client.logs(self.job_id, choice, follow=True, on_note=on_note, this_node=this_node)
                 yield from filter(None, map(self._shown.new, told_by))

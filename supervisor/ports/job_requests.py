@@ -30,7 +30,7 @@ class OpenLogs(Protocol):
     """Opens the output of one node. What it returns may raise NoAnswerError."""
 
     def __call__(
-        self, *, rank: int | None, cycle: int | None, tail_lines: int, follow: bool
+        self, *, rank: int | None, cycle: int | None, tail_lines: int, first_cycle: int, follow: bool
     ) -> AsyncGenerator[LogBytes]: ...
 
 

@@ -78,6 +78,7 @@ class ReadLogs(msgspec.Struct, frozen=True):
     tail_lines: int = 0
     follow: bool = False
     wait_s: float = 0.0
+    first_cycle: int = 0  # the asker has all output of earlier ones
 
 
 class CloseLogs(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ async def pieces(
     rank: int | None,
     cycle: int | None,
     tail_lines: int,
+    first_cycle: int,
     follow: bool,
 ) -> AsyncGenerator[LogBytes]:
     """Yields the pieces. Raises NoAnswerError, or the error with which the node refuses."""
@@ -34,7 +35,7 @@ async def pieces(
     try:
         while not is_last:
             step += 1
-            question = ReadLogs(reader, step, rank, cycle, tail_lines, follow, wait_s)
+            question = ReadLogs(reader, step, rank, cycle, tail_lines, follow, wait_s, first_cycle)
             answer = await colleagues.ask(job_id, node, question, timeout_s=wait_s + MARGIN_S)
             assert isinstance(answer, Logs), "the codec lets nothing else through as an answer to ReadLogs"
             for piece in answer.pieces:

@@ -130,6 +130,23 @@ def test_of_this_node_alone_the_next_supervisor_tells_what_is_new() -> None:
     assert ([each.sequence for each in told], asked) == ([1, 2, 3, 4, 5], [0, 1])
 
 
+def test_of_one_node_no_earlier_cycle_is_read_again() -> None:
+    asked: list[int] = []
+
+    def logs(_: str, choice: LogChoice, **__: object) -> Iterator[LogPiece]:
+        asked.append(choice.first_cycle)
+        yield LogPiece(0, 2, False, b"a", 7)
+        if len(asked) % 2:
+            raise GONE
+
+    client = Client(0)
+    client.logs = logs
+    for this_node in (True, False):
+        following, said = steady(client)
+        assert [each.data for each in following.logs(LogChoice(), on_note=said.append, this_node=this_node)] == [b"a"]
+    assert asked == [0, 2, 0, 0]
+
+
 def test_a_supervisor_that_serves_one_job_is_not_waited_for() -> None:
     following, said = steady(Client(1))
     told = following.watch(on_note=said.append, comes_back=False)
@@ -181,6 +198,14 @@ def test_of_a_rotated_stream_each_byte_is_told_once_though_the_first_ones_come_n
     shown = b"".join(piece.data for piece in following.logs(LogChoice(), on_note=said.append))
     assert len(output.printed) > 3 * 200  # three rotations
     assert shown == output.printed
+
+
+def test_after_two_rotations_in_its_absence_all_that_is_left_is_shown(tmp_path: Path) -> None:
+    output = Output(tmp_path)
+    output.lines_in_absence = [20, 45, 0]
+    following, said = steady(output)
+    shown = b"".join(piece.data for piece in following.logs(LogChoice(), on_note=said.append))
+    assert shown == output.printed[:320] + output.printed[400:], "the rest of a file that was removed is lost"
 
 
 def test_a_supervisor_that_does_not_say_where_its_bytes_are_is_followed_by_their_count(tmp_path: Path) -> None:

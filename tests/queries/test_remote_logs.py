@@ -29,7 +29,7 @@ def node(*answers: Logs) -> FakeColleagues:
 
 
 def read(colleagues: FakeColleagues, *, follow: bool = False):
-    return remote_logs.pieces(colleagues, "j", "n1", rank=None, cycle=None, tail_lines=0, follow=follow)
+    return remote_logs.pieces(colleagues, "j", "n1", rank=None, cycle=None, tail_lines=0, first_cycle=3, follow=follow)
 
 
 async def test_all_pieces_come_step_by_step():
@@ -37,6 +37,7 @@ async def test_all_pieces_come_step_by_step():
     assert [each.output async for each in read(colleagues)] == [b"a", b"b", b"c"]
     steps = [question.step for _, question in colleagues.asked if isinstance(question, ReadLogs)]
     assert steps == [1, 2, 3, 4]
+    assert {question.first_cycle for _, question in colleagues.asked if isinstance(question, ReadLogs)} == {3}
     assert len({question.reader for _, question in colleagues.asked if isinstance(question, ReadLogs)}) == 1
 
 

@@ -871,8 +871,9 @@ class ReadEvents(_message.Message):
     def __init__(self, after_sequence: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class ReadLogs(_message.Message):
-    __slots__ = ["cycle", "follow", "rank", "reader", "step", "tail_lines", "wait_s"]
+    __slots__ = ["cycle", "first_cycle", "follow", "rank", "reader", "step", "tail_lines", "wait_s"]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_CYCLE_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     READER_FIELD_NUMBER: _ClassVar[int]
@@ -880,13 +881,14 @@ class ReadLogs(_message.Message):
     TAIL_LINES_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     cycle: int
+    first_cycle: int
     follow: bool
     rank: int
     reader: str
     step: int
     tail_lines: int
     wait_s: float
-    def __init__(self, reader: _Optional[str] = ..., step: _Optional[int] = ..., rank: _Optional[int] = ..., cycle: _Optional[int] = ..., tail_lines: _Optional[int] = ..., follow: bool = ..., wait_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, reader: _Optional[str] = ..., step: _Optional[int] = ..., rank: _Optional[int] = ..., cycle: _Optional[int] = ..., tail_lines: _Optional[int] = ..., follow: bool = ..., wait_s: _Optional[float] = ..., first_cycle: _Optional[int] = ...) -> None: ...
 
 class RecordedEvent(_message.Message):
     __slots__ = ["at_ns", "cycle", "details", "iteration", "job_id", "kind", "node", "rank", "reason", "sequence"]

@@ -376,20 +376,22 @@ class Straggler(_message.Message):
     def __init__(self, section: _Optional[str] = ..., node: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., is_node: bool = ..., ratio: _Optional[float] = ..., took_s: _Optional[float] = ..., median_s: _Optional[float] = ..., of_ranks: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class StreamLogsRequest(_message.Message):
-    __slots__ = ["cycle", "follow", "job_id", "rank", "tail_lines", "this_node"]
+    __slots__ = ["cycle", "first_cycle", "follow", "job_id", "rank", "tail_lines", "this_node"]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_CYCLE_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     TAIL_LINES_FIELD_NUMBER: _ClassVar[int]
     THIS_NODE_FIELD_NUMBER: _ClassVar[int]
     cycle: int
+    first_cycle: int
     follow: bool
     job_id: str
     rank: int
     tail_lines: int
     this_node: bool
-    def __init__(self, job_id: _Optional[str] = ..., rank: _Optional[int] = ..., follow: bool = ..., cycle: _Optional[int] = ..., tail_lines: _Optional[int] = ..., this_node: bool = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., rank: _Optional[int] = ..., follow: bool = ..., cycle: _Optional[int] = ..., tail_lines: _Optional[int] = ..., this_node: bool = ..., first_cycle: _Optional[int] = ...) -> None: ...
 
 class SubmitJobRequest(_message.Message):
     __slots__ = ["environment", "other_variables", "spec_json", "umask"]

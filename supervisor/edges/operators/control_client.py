@@ -258,6 +258,7 @@ class ControlClient:
             tail_lines=choice.tail_lines,
             follow=follow,
             this_node=this_node,
+            first_cycle=choice.first_cycle,
         )
         for chunk in self._stream("StreamLogs", request, wire.LogChunk, within_s):
             if chunk.note:

@@ -216,6 +216,7 @@ class ControlService:
             rank=request.rank if request.HasField("rank") else None,
             cycle=request.cycle if request.HasField("cycle") else None,
             tail_lines=request.tail_lines,
+            first_cycle=request.first_cycle,
         )
         ended = anyio.Event()
         if not request.follow or report.ended_at_ns is not None:

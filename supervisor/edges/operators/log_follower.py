@@ -61,6 +61,11 @@ class LogChoice(msgspec.Struct, frozen=True):
     rank: int | None = None
     cycle: int | None = None
     tail_lines: int = 0
+    first_cycle: int = 0  # for one who has all of the earlier cycles
+
+    def has_cycle(self, number: int) -> bool:
+        """Returns whether output of this cycle is chosen."""
+        return number >= self.first_cycle and self.cycle in (None, number)
 
 
 class _RankDirectory(msgspec.Struct, frozen=True):
@@ -295,7 +300,7 @@ class _Follower:
         self.close_files()
         self.watch.remove(self._newest_path if self._newest >= 0 else path)
         self._newest, self._newest_path = number, path
-        if self._choice.cycle not in (None, number):
+        if not self._choice.has_cycle(number):
             return
         if self._tail_lines and self._choice.cycle is None and not is_last:
             return
@@ -307,7 +312,7 @@ class _Follower:
         if (
             path in self._files
             or self._choice.rank not in (None, rank)
-            or self._choice.cycle not in (None, self._newest)
+            or not self._choice.has_cycle(self._newest)
         ):
             return False
         if self._newest_path in self.watch:
@@ -368,7 +373,7 @@ def _files(directory: _RankDirectory, tail_lines: int) -> list[_Source]:
 
 
 def _rank_directories(root: Path, choice: LogChoice) -> list[_RankDirectory]:
-    cycles = [each for each in _numbered(root, "cycle") if choice.cycle in (None, each[0])]
+    cycles = [each for each in _numbered(root, "cycle") if choice.has_cycle(each[0])]
     if choice.tail_lines and choice.cycle is None:
         cycles = cycles[-1:]
     return [

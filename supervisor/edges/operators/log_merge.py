@@ -25,7 +25,9 @@ Note = Callable[[str], Awaitable[None]]
 
 
 class OpenPieces(Protocol):
-    def __call__(self, *, rank: int | None, cycle: int | None, tail_lines: int) -> AsyncGenerator[LogBytes]: ...
+    def __call__(
+        self, *, rank: int | None, cycle: int | None, tail_lines: int, first_cycle: int
+    ) -> AsyncGenerator[LogBytes]: ...
 
 
 class NodeOutput(msgspec.Struct, frozen=True):
@@ -36,7 +38,7 @@ class NodeOutput(msgspec.Struct, frozen=True):
     open: OpenPieces
 
     def pieces(self, choice: LogChoice) -> Pieces:
-        return as_pieces(self.open(rank=choice.rank, cycle=choice.cycle, tail_lines=choice.tail_lines))
+        return as_pieces(self.open(**msgspec.structs.asdict(choice)))
 
 
 Look = Callable[[], Awaitable[Mapping[str, NodeOutput]]]  # by node
@@ -98,7 +100,8 @@ async def _to_its_end(output: NodeOutput) -> Pieces:
         except NotFoundError:
             if last is None:
                 raise
-            pieces = _rest(last, output) if choice.tail_lines else output.pieces(choice)
+            again = msgspec.structs.replace(choice, first_cycle=last.cycle)
+            pieces = _rest(last, output) if choice.tail_lines else output.pieces(again)
             shown.comes_again()
 
 
@@ -157,11 +160,13 @@ class _Node:
         self._looks_left, self._looks_apart = self._looks_apart, min(2 * self._looks_apart, LOOKS_APART_MAX)
 
     def begin(self) -> Pieces:
-        """Returns what is to be read now: what was chosen, and once some of it was sent, all from the beginning."""
+        """Returns what is to be read now: what was chosen, and once some of it was sent, all from that cycle on."""
         self.is_read, self._log_dir = True, self.output.log_dir
         self._shown.comes_again()
         choice = self.output.choice
-        return self.output.pieces(choice if self._cycle < 0 else msgspec.structs.replace(choice, tail_lines=0))
+        if self._cycle >= 0:
+            choice = msgspec.structs.replace(choice, tail_lines=0, first_cycle=self._cycle)
+        return self.output.pieces(choice)
 
     def end(self) -> None:
         """Notes that all of it was sent."""

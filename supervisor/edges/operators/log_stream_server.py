@@ -109,7 +109,7 @@ class LogStreamServer:
                         tasks.start_soon(set_at_end, self._job_service, part.job_id, ended)
                     else:
                         ended.set()
-                    choice = LogChoice(question.rank, question.cycle, question.tail_lines)
+                    choice = LogChoice(question.rank, question.cycle, question.tail_lines, question.first_cycle)
                     pieces = log_follower.follow(Path(part.log_dir), choice, ended, shows_progress=not question.follow)
                     try:
                         async with contextlib.aclosing(pieces):

@@ -127,7 +127,7 @@ class FakeJobService:
         return {node.name: partial(self._output, node.name) for node in job.nodes if node.name in self.output_elsewhere}
 
     async def _output(
-        self, name: str, *, rank: int | None, cycle: int | None, tail_lines: int, follow: bool
+        self, name: str, *, rank: int | None, cycle: int | None, tail_lines: int, first_cycle: int, follow: bool
     ) -> AsyncGenerator[LogBytes]:
         output = self.output_elsewhere[name][-tail_lines:]
         for piece in output:

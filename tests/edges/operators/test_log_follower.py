@@ -40,6 +40,7 @@ def test_by_cycle_rank_and_stream_with_the_rotated_part_first(tmp_path: Path) ->
     assert text_of(tmp_path) == "old\nnew\nerr\ntwo-one\nten\n"
     assert text_of(tmp_path, LogChoice(rank=0)) == "old\nnew\nerr\nten\n"
     assert text_of(tmp_path, LogChoice(cycle=10)) == "ten\n"
+    assert text_of(tmp_path, LogChoice(first_cycle=10)) == "ten\n"
     piece = next(iter(log_follower.read(tmp_path / "job", "job", LogChoice(cycle=10))))
     log = tmp_path / "job" / "cycle_10" / "rank_0" / "stdout.log"
     assert piece == LogPiece(0, 10, False, b"ten\n", log.stat().st_ino, 0)
@@ -149,6 +150,19 @@ async def test_what_is_written_from_now_on_comes_until_the_end(tmp_path: Path) -
         put(root, 1, 0, "e\n")
         reader.ended.set()
     assert reader.text == "a\nb\nc\nd\ne\n"
+
+
+async def test_earlier_cycles_than_the_first_one_are_not_read(tmp_path: Path) -> None:
+    put(tmp_path, 0, 0, "a\n")
+    reader = Reader(tmp_path, LogChoice(first_cycle=1))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reader.run)
+        put(tmp_path, 1, 0, "b\n")
+        await reader.wait_for("b\n")
+        put(tmp_path, 1, 1, "c\n")
+        await reader.wait_for("b\nc\n")
+        reader.ended.set()
+    assert reader.text == "b\nc\n"
 
 
 def test_what_is_rotated_twice_between_two_reads_is_read(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ class Followed:
         self._ended = anyio.Event()
         self.seen: list[str] = []
         self.notes: list[str] = []
+        self.first_cycles: list[int] = []  # that a node is asked for, each time
 
     async def to_its_end(self) -> None:
         await follow(as_pieces(source([(0, 0)])), self._look, self._send, self._note, ended=self._ended)
@@ -94,7 +95,8 @@ class Followed:
         return {name: self._output(folder, *outputs) for name, (folder, *outputs) in self._looks.pop(0).items()}
 
     def _output(self, folder: str, chosen: Output, whole: Output | None = None) -> NodeOutput:
-        def open_pieces(*, rank: int | None, cycle: int | None, tail_lines: int) -> Output:
+        def open_pieces(*, tail_lines: int, first_cycle: int, **_: int | None) -> Output:
+            self.first_cycles.append(first_cycle)
             return chosen if whole is None or tail_lines else whole
 
         return NodeOutput(folder, LogChoice(tail_lines=0 if whole is None else 2), open_pieces)
@@ -121,6 +123,7 @@ async def test_a_node_that_could_not_answer_is_read_again_and_each_byte_comes_on
     await job.to_its_end()
     assert sorted(job.seen) == ["0.0", "0.1", "1.1", "1.2", "2.1"]
     assert job.notes == [f"the output of node b is not complete: {error}; the node is asked again every 0.001 s"]
+    assert job.first_cycles == [0, 1, 1], "no earlier cycle is read again"
 
 
 async def test_a_node_that_can_not_read_its_files_is_read_less_and_less_often_until_there_is_something_new():

@@ -164,7 +164,9 @@ async def test_a_long_search_in_a_shared_file_is_no_disk_that_does_not_answer(
     monkeypatch.setattr(log_stream_server, "PATIENCE_S", 0.2)
     async with readers(tmp_path) as (found, part):
         asker: Any = Asker(found, part)
-        pieces = remote_logs.pieces(asker, part.job_id, "a", rank=None, cycle=None, tail_lines=tail_lines, follow=False)
+        pieces = remote_logs.pieces(
+            asker, part.job_id, "a", rank=None, cycle=None, tail_lines=tail_lines, first_cycle=0, follow=False
+        )
         assert [piece.output async for piece in pieces] == [b"own\n"]
 
 
@@ -188,12 +190,11 @@ async def read_late(
 
     async with readers(folder) as (found, part):
         asker: Any = Asker(found, part)
+        open_remote: Any = remote_logs.pieces
 
-        def open_pieces(*, rank: int | None, cycle: int | None, tail_lines: int) -> AsyncGenerator[LogBytes]:
+        def open_pieces(*, cycle: int | None, **choice: int | None) -> AsyncGenerator[LogBytes]:
             opened.append(cycle)
-            return remote_logs.pieces(
-                asker, part.job_id, "a", rank=rank, cycle=cycle, tail_lines=tail_lines, follow=False
-            )
+            return open_remote(asker, part.job_id, "a", cycle=cycle, follow=False, **choice)
 
         others = {"a": NodeOutput(part.log_dir, LogChoice(tail_lines=tail_lines), open_pieces)}
         await merge_in_order(own(), others, send, missing.append)
