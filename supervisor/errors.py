@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+from supervisor.local_time import local_time
+
 
 class HoldfastError(Exception):
     """A refusal that somebody can act on. `reason` is a constant in UPPER_SNAKE_CASE for programs."""
@@ -33,9 +35,7 @@ class AlreadyExistsError(HoldfastError):
     @classmethod
     def of_live_job(cls, job_id: str, *, since_ns: int, pid: int, where: str = "") -> AlreadyExistsError:
         """Names the supervisor that runs the job, by its pid, and since when."""
-        from datetime import datetime  # Late: only a refusal needs it.
-
-        since = datetime.fromtimestamp(since_ns // 10**9).astimezone().isoformat()
+        since = local_time(since_ns)
         return cls(
             f"cannot start job {job_id}: a job of that id{where} is live since {since}, under the supervisor with pid "
             f"{pid}; choose another --job-id, or holdfast stop {job_id}"

@@ -22,6 +22,7 @@ CODE_LINES_MAX = 350
 FUNCTION_LINES_MAX = 70
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
 CLOCK_FILE = "supervisor/edges/machine/clock.py"
+LOCAL_TIME_FILE = "supervisor/local_time.py"
 WALL_CLOCK = {"time.time", "time.time_ns", "time.localtime", "time.gmtime", "time.ctime", "time.strftime"}
 MONOTONIC_CLOCK = {
     f"time.{name}{unit}"
@@ -215,6 +216,15 @@ def test_time_is_an_argument():
             if is_now and _name(path) != CLOCK_FILE:
                 found.append(f"{_at(path, node)}: {dotted}")
     _report(found, f"clocks are read in {CLOCK_FILE} alone")
+
+
+def test_local_times_are_written_in_one_place():
+    found = [
+        _at(path, node)
+        for path, node in _spots(PRODUCT, ast.Attribute)
+        if isinstance(node, ast.Attribute) and node.attr == "astimezone" and _name(path) != LOCAL_TIME_FILE
+    ]
+    _report(found, f"a time that people see comes from {LOCAL_TIME_FILE}")
 
 
 def test_nothing_sleeps_for_a_fixed_time():

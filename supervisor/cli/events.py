@@ -17,6 +17,7 @@ from supervisor.cli.reconnecting_client import SteadyClient
 from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments, known_ranks
 from supervisor.edges.operators.event_json import event_document
 from supervisor.errors import InvalidRequestError, NoSupervisorError, NotFoundError
+from supervisor.local_time import local_time
 from supervisor.ports.reports import JobReport, RecordedEvent, SeenEvents
 from supervisor.report.timeline.event_ordering import moment_ns
 
@@ -81,7 +82,9 @@ class _Chosen:
     def of(self, found: FoundJob, supervisors: Supervisors) -> Iterator[RecordedEvent]:
         seen = SeenEvents()  # The lines that follow may come from another node, which numbers the events itself.
         if self._arguments.tail:
-            past = events_of(found, supervisors, follow=False, seen=seen)
+            # What is missing now comes with the lines that follow, or is said then.
+            on_note = _unsaid if self._arguments.follow else output.say
+            past = events_of(found, supervisors, follow=False, seen=seen, on_note=on_note)
             for event in deque((event for event in past if self._fits(event)), self._arguments.tail):
                 yield self._show(event)
             if not self._arguments.follow:
@@ -126,14 +129,15 @@ def events_of(
     within_s: float | None = None,
     seen: SeenEvents | None = None,
     say: Callable[[str], None] = output.say,
+    on_note: Callable[[str], None] | None = None,
 ) -> Iterator[RecordedEvent]:
     """Reads from the supervisor, or from the journal if there is none or if it ends during the call.
 
     Yields none of another run of the job's id: a supervisor tells those of the newest one. The journal is this user's
     own: it has nothing of another user's job. `within_s`: see ControlClient.watch. `seen` has the events that are not
-    wanted again.
+    wanted again. `on_note` is told what is missing, and why; None: `say` is.
     """
-    report, supervisor, seen = found.report, found.supervisor, seen or SeenEvents()
+    report, supervisor, seen, note = found.report, found.supervisor, seen or SeenEvents(), on_note or say
     if supervisor is None:
         seen.next_source()
         yield from filter(seen.is_new, _recorded(report, supervisors) if found.is_own else ())
@@ -142,13 +146,13 @@ def events_of(
     def from_journal(error: NoSupervisorError) -> Iterator[RecordedEvent]:
         if not found.is_own or not (supervisor.is_private or _is_recorded(report, supervisors)):
             raise error
-        say(f"{error}; what follows is from the journal")
+        note(f"{error}; what follows is from the journal")
         if supervisor.is_private:
             supervisor.await_end()
         yield from _recorded(report, supervisors)
 
     watched = SteadyClient(supervisor.client, report.job_id, say=say, is_own=found.is_own).watch(
-        on_note=say, follow=follow and found.is_live, within_s=within_s,
+        on_note=note, follow=follow and found.is_live, within_s=within_s,
         comes_back=found.is_live and not supervisor.is_private, seen=seen, then=from_journal,
     )  # fmt: skip
     for told in watched:
@@ -156,11 +160,15 @@ def events_of(
             yield told
         elif told.submitted_at_ns != report.submitted_at_ns:
             if not (found.is_own and _is_recorded(report, supervisors)):
-                say(
+                note(
                     f"the events of this run of job {found.name} are not known here: the supervisor has a later run now"
                 )
             yield from events_of(msgspec.structs.replace(found, supervisor=None), supervisors, follow=False, seen=seen)
             return
+
+
+def _unsaid(note: str) -> None:
+    """Leaves a note to the next reader of the same events."""
 
 
 def _recorded(run: JobReport, supervisors: Supervisors) -> Iterator[RecordedEvent]:
@@ -206,6 +214,6 @@ def _write_table(events: Iterator[RecordedEvent], report: JobReport, page: outpu
     for event in in_time(events) if has_nodes and not follow else events:
         rank = "" if event.rank is None else str(event.rank)
         node = (event.node,) if has_nodes else ()
-        time = output.local_time(event.at_ns, milliseconds=True)
+        time = local_time(event.at_ns, milliseconds=True)
         cells = (time, str(event.cycle), *node, rank, event.kind, event.reason)
         output.write(output.row(cells, widths, page))

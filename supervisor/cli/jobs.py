@@ -9,6 +9,7 @@ from supervisor.cli.argument_values import positive
 from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.clock import Clock
+from supervisor.local_time import local_time
 from supervisor.ports.reports import JobReport
 
 HEADS = ("JOB", "STATE", "EXIT", "RESTARTS", "SUBMITTED", "TOOK", "REASON")
@@ -74,7 +75,7 @@ def row(found: FoundJob) -> tuple[str, ...]:
         report.state.value + ("?" if is_silent else ""),
         "" if report.exit_code is None else str(report.exit_code),
         restarts_cell(report),
-        output.local_time(report.submitted_at_ns),
+        local_time(report.submitted_at_ns),
         "" if is_silent else took,
         reason,
     )

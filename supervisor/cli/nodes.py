@@ -8,6 +8,7 @@ from supervisor.cli import command_json, node_check_table, output
 from supervisor.cli.job_owners import name_of, user_name
 from supervisor.cli.supervisor_discovery import Answering, Supervisors, add_place_arguments
 from supervisor.errors import NoSupervisorError
+from supervisor.local_time import local_time
 from supervisor.ports.reports import NodeReport
 
 Known = tuple[NodeReport, Answering]
@@ -57,7 +58,7 @@ def _row(report: NodeReport, supervisor: Answering) -> tuple[str, ...]:
         report.state,
         f"pid {report.supervisor_pid}{kind}" if report.supervisor_pid else "",
         report.version,
-        output.local_time(report.started_at_ns) if report.started_at_ns else "",
+        local_time(report.started_at_ns) if report.started_at_ns else "",
         ", ".join(name_of(job_id, supervisor.uid) for job_id in report.job_ids) or "none",
         node_check_table.counts(report.checks) or "none",
         report.reason,

@@ -11,7 +11,6 @@ import textwrap
 import threading
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
-from datetime import datetime
 
 import msgspec
 
@@ -137,12 +136,6 @@ def _encodable(text: str) -> str:
 
 def _encoding() -> str:
     return sys.stdout.encoding or "utf-8"
-
-
-def local_time(at_ns: int, *, milliseconds: bool = False) -> str:
-    """Returns ISO 8601 in local time with its offset, the only form of a time that people see."""
-    moment = datetime.fromtimestamp(at_ns // 10**9).astimezone().replace(microsecond=at_ns % 10**9 // 1000)
-    return moment.isoformat(timespec="milliseconds" if milliseconds else "seconds")
 
 
 def duration(seconds: float) -> str:

@@ -14,6 +14,7 @@ from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.processes import job_claims
 from supervisor.errors import ExhaustedError, NoSupervisorError, NotFoundError
+from supervisor.local_time import local_time
 from supervisor.ports.reports import JobNodeReport, JobReport, RankReport
 
 LIVE_HEADS = ("JOB", "STATE", "CYCLE", "RESTARTS", "RANKS", "AGE", "REASON")
@@ -143,7 +144,7 @@ def job_text(found: FoundJob, page: output.Paper) -> str:
         ("cycle", f"{report.cycle}" + (f", iteration {report.iteration}" if report.iteration else "")),
         ("script", report.script),
         ("restarts", f"{report.restarts_used} used of {report.max_restarts}"),
-        ("submitted", output.local_time(report.submitted_at_ns)),
+        ("submitted", local_time(report.submitted_at_ns)),
         ("command", " ".join(report.command)),
         ("logs", report.log_dir),
         ("nodes", _nodes_text(report)),
@@ -168,7 +169,7 @@ def _end_of(report: JobReport) -> str:
     if report.ended_at_ns is None:
         return ""
     code = "" if report.exit_code is None else f", exit code {report.exit_code}"
-    return f" at {output.local_time(report.ended_at_ns)}{code}"
+    return f" at {local_time(report.ended_at_ns)}{code}"
 
 
 def _supervisor_text(found: FoundJob) -> str:
@@ -192,7 +193,7 @@ def _node_row(node: JobNodeReport, report: JobReport, now_ns: int) -> tuple[str,
     heard = "now" if node.heard_at_ns is None else f"{output.duration((now_ns - node.heard_at_ns) / 1e9)} ago"
     reason = node.reason
     if node.lost_at_ns is not None:
-        reason += f"; since {output.local_time(node.lost_at_ns)}"
+        reason += f"; since {local_time(node.lost_at_ns)}"
     elif node.heard_at_ns is not None and node.state != "left":
         reason = f"no answer for {output.duration((now_ns - node.heard_at_ns) / 1e9)}" + (reason and f"; {reason}")
     group_rank = "" if node.group_rank is None else str(node.group_rank)

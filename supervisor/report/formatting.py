@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 
 from supervisor.core.node_ranges import node_ranges
 from supervisor.core.printable import one_line
@@ -36,12 +35,6 @@ def percent(share: float | None) -> str:
     if 0.9995 <= share < 1:
         return "99.9 %"
     return f"{share:.1%}".replace("%", " %")
-
-
-def moment(at_ns: int, *, milliseconds: bool = False) -> str:
-    """Returns ISO 8601 in local time with its offset."""
-    local = datetime.fromtimestamp(at_ns // 10**9).astimezone().replace(microsecond=at_ns % 10**9 // 1000)
-    return local.isoformat(sep=" ", timespec="milliseconds" if milliseconds else "seconds")
 
 
 def after(at_ns: int, began_ns: int) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from supervisor.core.event_weights import Weight, weight
 from supervisor.core.node_ranges import sorted_names
+from supervisor.local_time import local_time
 from supervisor.ports.reports import RecordedEvent
 from supervisor.report import formatting
 from supervisor.report.lanes import by_node, troubles_of
@@ -46,7 +47,7 @@ def places(life: Life) -> set[int]:
 
 
 def noticed(incident: Incident, life: Life) -> str:
-    began = formatting.moment(incident.noticed_ns, milliseconds=True)
+    began = local_time(incident.noticed_ns, milliseconds=True, separator=" ")
     where = f"cycle {incident.cycle}" + (f", iteration {incident.iteration}" if incident.iteration else "")
     return f"{began}, {formatting.after(incident.noticed_ns, life.began_ns)} after the beginning, in {where}"
 

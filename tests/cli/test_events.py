@@ -155,3 +155,17 @@ def test_another_run_in_the_journal_stands_for_no_events_of_this_one(
     else:
         with pytest.raises(NoSupervisorError):
             shown(found, monkeypatch, capsys)
+
+
+def test_what_is_missing_is_said_once_though_the_last_events_are_read_apart(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = Client([], [])
+    client.run = 2
+    found = Found(client)
+    found.recorded_runs = {2}
+    monkeypatch.setattr(events, "Supervisors", found)
+    parser = ArgumentParser()
+    events.add_arguments(parser)
+    assert events.execute(parser.parse_args([JOB, "-n", "2", "-f"])) == 0
+    assert capsys.readouterr().err.count("the events of this run of job train are not known here") == 1

@@ -7,12 +7,12 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from supervisor.cli import output
 from supervisor.cli.live import rows
 from supervisor.cli.live.job_polling import Look
 from supervisor.cli.live.screen_contents import AllJobs, RanksOfJob
 from supervisor.cli.supervisor_discovery import Answering, FoundJob
 from supervisor.core.facts import JobState
+from supervisor.local_time import local_time
 from supervisor.ports.reports import JobReport, RankReport, RecordedEvent, SectionReport
 from tests.edges.operators.fake_job_service import running
 
@@ -119,7 +119,7 @@ def test_an_earlier_run_of_a_job_that_runs_again_is_told_apart_in_any_order() ->
     older = replace(failed, submitted_at_ns=1, ended_at_ns=4)
     told = (FoundJob(failed, None, 0), live, FoundJob(older, None, 0))
     look = Look(NOW_NS, told, 1, ended=frozenset({told[0].run}))
-    earlier = f"{live.name} (until {output.local_time(9)[:16]})"
+    earlier = f"{live.name} (until {local_time(9)[:16]})"
     for order in range(len(AllJobs.orders)):
         found = {row.cells[0]: row for row in AllJobs().rows(look, order)}
         assert set(found) == {live.name, earlier}

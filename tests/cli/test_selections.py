@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from supervisor.cli import output
+from supervisor.local_time import local_time
 from tests.cli.supervised import Home
 from tests.edges.operators.fake_job_service import running
 
@@ -125,7 +125,7 @@ def test_empty_output_says_why(home: Home) -> None:
 
 def test_times_have_one_form(home: Home) -> None:
     form = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?[+-]\d\d:\d\d"
-    assert re.fullmatch(form, output.local_time(1_500_000_000_123_456_789, milliseconds=True))
+    assert re.fullmatch(form, local_time(1_500_000_000_123_456_789, milliseconds=True))
     with home.supervisor(replace(running(), submitted_at_ns=1_500_000_000 * 10**9)):
         for arguments in (("status", JOB), ("jobs",), ("events", JOB), ("nodes",)):
             times = re.findall(r"\S*\d\d:\d\d:\d\d\S*", home.holdfast(*arguments, TZ="Asia/Kolkata").out)

@@ -13,6 +13,7 @@ import msgspec
 from supervisor.cli import output
 from supervisor.cli.supervisor_discovery import FoundJob
 from supervisor.core.printable import one_line
+from supervisor.local_time import local_time
 from supervisor.ports.reports import JobNodeReport, JobReport, RankReport, RecordedEvent
 
 Report = TypeVar("Report", JobReport, RankReport)
@@ -94,7 +95,7 @@ def job_row(job: FoundJob, now_ns: int, *, is_earlier: bool = False) -> Row:
     report = job.report
     key = name = job.name
     if is_earlier:
-        name += f" (until {output.local_time(report.ended_at_ns or report.submitted_at_ns)[:16]})"
+        name += f" (until {local_time(report.ended_at_ns or report.submitted_at_ns)[:16]})"
         key = f"{name} {report.submitted_at_ns}"  # two may have ended in the same minute
     up = sum(rank.state == "running" for rank in report.ranks)
     worst = most_silent(report)
@@ -140,7 +141,7 @@ def node_row(node: JobNodeReport, ranks: Sequence[RankReport]) -> Row:
 
 def event_line(event: RecordedEvent, *, with_job: bool) -> str:
     """Returns an event as one line: time, job, node and rank if known, what happened and why."""
-    words = [output.local_time(event.at_ns)[11:19]]
+    words = [local_time(event.at_ns)[11:19]]
     if with_job:
         words.append(event.job_id)
     if event.rank is not None:

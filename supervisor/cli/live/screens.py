@@ -10,12 +10,12 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Input, Static
 
-from supervisor.cli import output
 from supervisor.cli.live import rows
 from supervisor.cli.live.job_polling import Look
 from supervisor.cli.live.screen_contents import AllJobs, Contents, RanksOfJob
 from supervisor.cli.live.tables import RowsTable
 from supervisor.core.printable import one_line
+from supervisor.local_time import local_time
 
 FILTER_HINT = "show only rows with these words; Enter keeps, Escape clears"
 
@@ -94,7 +94,7 @@ class Listing(Screen[None]):
         self._show_detail()
 
     def _head(self, look: Look) -> str:
-        clock = output.local_time(look.at_ns)[11:19] if look.at_ns else "asking …"
+        clock = local_time(look.at_ns)[11:19] if look.at_ns else "asking …"
         chosen = f"by {self._contents.orders[self._order]}" + (f", with {self._words!r}" if self._words else "")
         return f" {clock}  {self._contents.title(look)}, {chosen}"
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import suppress
-from datetime import datetime
 from functools import cache
 
 import msgspec
@@ -18,6 +17,7 @@ import msgspec
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.network_folders import is_of_this_node
 from supervisor.edges.machine.processes import job_claims, process_table
+from supervisor.local_time import local_time
 from supervisor.ports.reports import JobReport
 
 NS_PER_S = 1_000_000_000
@@ -49,7 +49,7 @@ def judged(report: JobReport, *, recorded_by: str, recorded_at_s: int) -> JobRep
     if report.state.has_ended or not _is_gone(report, recorded_by):
         return report
     known_until_s = max(recorded_at_s, _last_written_s(report.log_dir))
-    at = datetime.fromtimestamp(known_until_s).astimezone().isoformat()
+    at = local_time(known_until_s * NS_PER_S)
     lost = f"{_ended(report)} a verdict: it was killed, or could not write its journal; the job is known until {at}"
     folder = job_claims.folder_of_run(report.job_id, report.submitted_at_ns)
     if folder is not None:

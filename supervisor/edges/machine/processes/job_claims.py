@@ -23,6 +23,7 @@ from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.processes import home_folder, process_table
 from supervisor.edges.machine.processes.unresponsive_process import whereabouts
 from supervisor.errors import AlreadyExistsError
+from supervisor.local_time import local_time
 
 CLAIM_DIR_VARIABLE = "HOLDFAST_CLAIM_DIR"
 FOLDER = "claims"
@@ -241,8 +242,6 @@ def holder(job_id: str, folders: Sequence[Path]) -> Holder | None:
 
 def refusal(job_id: str, folders: Sequence[Path]) -> AlreadyExistsError:
     """Returns the error for a claim that one of these folders shows as held."""
-    from datetime import datetime  # Late: only a refusal needs it.
-
     held_by = holder(job_id, folders)
     if held_by is None:
         return AlreadyExistsError(
@@ -252,7 +251,7 @@ def refusal(job_id: str, folders: Sequence[Path]) -> AlreadyExistsError:
     if held_by.is_alive:
         where = f", whose nodes meet at {held_by.meets_at}," if held_by.meets_at else ""
         return AlreadyExistsError.of_live_job(job_id, since_ns=held_by.since_ns, pid=held_by.pid, where=where)
-    since = datetime.fromtimestamp(held_by.since_ns // 10**9).astimezone().isoformat()
+    since = local_time(held_by.since_ns)
     return AlreadyExistsError(
         f"cannot start job {job_id}: processes of a job of that id, started {since}, are left; their supervisor (pid "
         f"{held_by.pid}) is gone, and {how_they_end(job_id, folders)}; try again then, or choose another --job-id"
