@@ -309,11 +309,7 @@ class _Follower:
         yield from self._read_newest(_numbered(path, "rank"), None)
 
     def _add(self, rank: int, path: Path) -> bool:
-        if (
-            path in self._files
-            or self._choice.rank not in (None, rank)
-            or not self._choice.has_cycle(self._newest)
-        ):
+        if path in self._files or self._choice.rank not in (None, rank) or not self._choice.has_cycle(self._newest):
             return False
         if self._newest_path in self.watch:
             self._watch(path)
