@@ -23,7 +23,7 @@ CANNOT_BE_PARSED = 1  # the job has failed, as it would by itself
 _SOURCE_BYTES_MAX = 4 * 1024 * 1024
 _LINE_CHARACTERS_MAX = 100
 _FIRST_LINE_BYTES_MAX = 255  # of a script, as the kernel reads it
-_NO_FORMAT = "it is no program, and its first line names no interpreter; add one such as #!/bin/sh"
+_NO_FORMAT = "it is not a program, and its first line names no interpreter; add one such as #!/bin/sh"
 
 
 class Refusal(NamedTuple):

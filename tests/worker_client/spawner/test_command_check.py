@@ -167,7 +167,7 @@ def test_a_text_that_the_kernel_does_not_execute(folder: Path, monkeypatch: pyte
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tool.parent))
     for name in ("bin/tool", "tool"):
-        why = "it is no program, and its first line names no interpreter; add one such as #!/bin/sh"
+        why = "it is not a program, and its first line names no interpreter; add one such as #!/bin/sh"
         assert asked(name, entry="command") == Refusal(f"cannot run {name}: {why}", NOT_THERE)
 
 
