@@ -29,7 +29,7 @@ from tests.docs.pages import ROOT, Block, blocks, spans
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 OTHERS_FLAGS = {
     "--distribution", "--env-host", "--kill-on-bad-exit", "--no-kill", "--stop-timeout",  # of srun and podman
-    "--leaving", "--lost-data",  # of tests.sim
+    "--leaving", "--lost-data", "--wrapped",  # of tests.sim
     "--no-slurm",  # of nvhcd
     "--torch",  # of tests.soak packages
     "--hf-token",  # of a script

@@ -14,9 +14,9 @@ import time
 from contextlib import closing
 
 from supervisor.core.cluster import coordinator
-from tests.sim.faults import draw_departures, draw_many, draw_schedule
-from tests.sim.playing import Played, play, play_range, report
-from tests.sim.setup import draw_setup, large_setup
+from tests.sim.faults import draw_many
+from tests.sim.playing import Played, drawn, play, play_range, report
+from tests.sim.setup import large_setup
 
 GARBAGE = 200_000  # objects between two collections: each full one visits the states of all nodes
 
@@ -41,14 +41,16 @@ def _parsed() -> argparse.Namespace:
         action="store_true",
         help="elect all leaders, and lose the backend's data often",
     )
+    parser.add_argument("--wrapped", action="store_true", help="all ranks are in a wrapped call, which loses a node")
     parser.add_argument("--stop-after", type=int, default=5, help="failures (default: %(default)s)")
     parser.add_argument("--large", type=int, metavar="FAULTS", help="one long job on --nodes nodes with so many faults")
     return parser.parse_args()
 
 
 def _one(seed: int, numbers: tuple[int, ...] | None, given: argparse.Namespace) -> int:
-    setup = draw_setup(seed, nodes=given.nodes, loses_data=given.lost_data)
-    schedule = draw_departures(setup) if given.leaving else draw_schedule(setup)
+    setup, schedule = drawn(
+        seed, nodes=given.nodes, leaving=given.leaving, loses_data=given.lost_data, wrapped=given.wrapped
+    )
     world = play(setup, schedule if numbers is None else [schedule[number] for number in numbers])
     if world.complaints:
         print(report(world))
@@ -66,7 +68,7 @@ def _many(given: argparse.Namespace) -> int:
     played = Played()
     parts = play_range(
         given.first, given.seeds, processes=processes, nodes=given.nodes, leaving=given.leaving,
-        loses_data=given.lost_data,
+        loses_data=given.lost_data, wrapped=given.wrapped,
     )  # fmt: skip
     with closing(parts):
         for part in parts:

@@ -101,6 +101,11 @@ _WEIGHTS: dict[Kind, float] = (
     }
     | dict.fromkeys((*sorted(DEPARTURES), Kind.BACKEND_WIPED_UNSEEN, Kind.RANK_TERMINATED, Kind.DEFECT), 0.0)
 )  # the last: in draw_departures, where data is lost, and in draw_scheduler_end
+_OF_NODES = frozenset({Kind.NODE_CRASH, *DEPARTURES})
+_WITH_LOSSES: dict[Kind, float] = {
+    Kind.RANK_CRASH: 5.0, Kind.SPAWN_FAILS: 3.0, Kind.SPAWNER_DIES: 3.0, Kind.NODE_CRASH: 2.0, Kind.NODE_ENDS: 1.0,
+    Kind.NODE_LEAVES: 1.0, Kind.RESTART: 0.5, Kind.CUT: 1.0,
+}  # fmt: skip
 _LOST_DATA: dict[Kind, float] = {
     **dict.fromkeys(sorted(DATA_LOST), 10.0),
     **dict.fromkeys((Kind.BACKEND_LOST, Kind.CUT, Kind.NODE_CRASH, Kind.NODE_PAUSE, Kind.SUPERVISOR_PAUSE), 5.0),
@@ -197,6 +202,21 @@ def draw_departures(setup: Setup) -> tuple[Fault, ...]:
     kinds = dict.fromkeys(sorted(DEPARTURES), 1.0)
     leaving = scheduled(setup, draw, draw.choice([1, 1, 2, 3]), kinds)
     return tuple(sorted((*draw_schedule(setup)[: draw.randrange(4)], *leaving), key=lambda each: each.at_s))
+
+
+def draw_losses(setup: Setup) -> tuple[Fault, ...]:
+    """Draws a node that is lost in a wrapped call, and what then fails: a spare, too, before it takes part."""
+    draw = random.Random(f"losses {setup.seed}")
+    lost = draw.choice(setup.names if setup.is_elected else setup.names[1:])
+    at_s = draw.uniform(3.0, 12.0)
+    faults = [Fault(at_s, Kind.NODE_CRASH, lost, 0, draw.choice([FOREVER_S, draw.uniform(0.5, 25.0)]))]
+    for kind in draw.choices(list(_WITH_LOSSES), list(_WITH_LOSSES.values()), k=draw.choice([1, 2, 2, 3, 4])):
+        each = replace(
+            _fault(kind, setup, draw), at_s=at_s + draw.choice([-1.0, 5.0, 5.0, 5.0]) + draw.uniform(0.0, 6.0)
+        )
+        leads = not setup.is_elected and each.node == setup.names[0]
+        faults.append(replace(each, node=lost) if leads and kind in _OF_NODES else each)
+    return tuple(sorted(faults, key=lambda each: each.at_s))
 
 
 def draw_scheduler_end(setup: Setup, at_s: float) -> tuple[Fault, ...]:

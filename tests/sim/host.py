@@ -221,10 +221,8 @@ class Host:
                     self._part(self.after_s(PARTING_S))
                 elif self.voter is not None:
                     self.voter.end_if_all_is_over()
-            case node_messages.ForkAhead() | node_messages.ReconnectRanks():
+            case node_messages.ForkAhead():
                 pass
-            case node_messages.RespawnWorkers() | node_messages.TellRanks():
-                raise AssertionError("no rank of this simulation has a Wrapper")
             case _:
                 raise AssertionError(action)
 

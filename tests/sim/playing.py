@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import Pool
 
-from tests.sim.faults import DEPARTURES, Fault, draw_departures, draw_schedule
-from tests.sim.setup import Setup, draw_setup
+from tests.sim.faults import DEPARTURES, Fault, draw_departures, draw_losses, draw_schedule
+from tests.sim.setup import Setup, draw_setup, draw_wrapped_setup
 from tests.sim.world import World
 
 STORY_SHOWN = 60
@@ -50,20 +50,30 @@ class Played:
 
 
 def play_range(
-    first: int, seeds: int, *, processes: int, nodes: int | None = None, leaving: bool = False, loses_data: bool = False
+    first: int,
+    seeds: int,
+    *,
+    processes: int,
+    nodes: int | None = None,
+    leaving: bool = False,
+    loses_data: bool = False,
+    wrapped: bool = False,
 ) -> Generator[Played]:
     """Plays seeds side by side and yields the result of each part as it is there; close it to play no more."""
     chunks = [(at, min(CHUNK, first + seeds - at), nodes) for at in range(first, first + seeds, CHUNK)]
     with Pool(processes) as pool:
-        yield from pool.imap_unordered(partial(play_many, leaving=leaving, loses_data=loses_data), chunks)
+        mix = {"leaving": leaving, "loses_data": loses_data, "wrapped": wrapped}
+        yield from pool.imap_unordered(partial(play_many, **mix), chunks)
 
 
-def play_many(chunk: tuple[int, int, int | None], *, leaving: bool = False, loses_data: bool = False) -> Played:
-    """Plays this many seeds from this one on, with this many nodes. `leaving`: some of them leave; see Setup, too."""
+def play_many(
+    chunk: tuple[int, int, int | None], *, leaving: bool = False, loses_data: bool = False, wrapped: bool = False
+) -> Played:
+    """Plays this many seeds from this one on, with this many nodes; see `drawn`."""
     first, seeds, nodes = chunk
     played = Played()
     for seed in range(first, first + seeds):
-        played.add(play_seed(seed, nodes=nodes, leaving=leaving, loses_data=loses_data))
+        played.add(play_seed(seed, nodes=nodes, leaving=leaving, loses_data=loses_data, wrapped=wrapped))
     return played
 
 
@@ -71,9 +81,21 @@ def play(setup: Setup, schedule: Sequence[Fault]) -> World:
     return World(setup, schedule).run()
 
 
-def play_seed(seed: int, *, nodes: int | None = None, leaving: bool = False, loses_data: bool = False) -> World:
+def play_seed(
+    seed: int, *, nodes: int | None = None, leaving: bool = False, loses_data: bool = False, wrapped: bool = False
+) -> World:
+    return play(*drawn(seed, nodes=nodes, leaving=leaving, loses_data=loses_data, wrapped=wrapped))
+
+
+def drawn(
+    seed: int, *, nodes: int | None = None, leaving: bool = False, loses_data: bool = False, wrapped: bool = False
+) -> tuple[Setup, tuple[Fault, ...]]:
+    """Draws a setup and its faults. `leaving`: some nodes leave. `wrapped`: a wrapped call loses a node; see Setup."""
+    if wrapped:
+        setup = draw_wrapped_setup(seed, nodes=nodes)
+        return setup, draw_losses(setup)
     setup = draw_setup(seed, nodes=nodes, loses_data=loses_data)
-    return play(setup, draw_departures(setup) if leaving else draw_schedule(setup))
+    return setup, draw_departures(setup) if leaving else draw_schedule(setup)
 
 
 def shrunk(setup: Setup, schedule: Sequence[Fault], complaint: str) -> tuple[Fault, ...]:
@@ -96,10 +118,10 @@ def report(world: World) -> str:
     setup = world.setup
     kept = shrunk(setup, world.schedule, world.complaints[0])
     smaller = play(setup, kept) if len(kept) < len(world.schedule) else world
-    is_leaving = any(fault.kind in DEPARTURES for fault in world.schedule)
-    drawn = draw_departures(setup) if is_leaving else draw_schedule(setup)
-    numbers = ",".join(str(drawn.index(fault)) for fault in kept if fault in drawn)
-    mix = " --lost-data" if setup.loses_data else ""
+    is_leaving = not setup.is_wrapped and any(fault.kind in DEPARTURES for fault in world.schedule)
+    faults = draw_departures(setup) if is_leaving else draw_losses(setup) if setup.is_wrapped else draw_schedule(setup)
+    numbers = ",".join(str(faults.index(fault)) for fault in kept if fault in faults)
+    mix = " --lost-data" if setup.loses_data else " --wrapped" if setup.is_wrapped else ""
     lines = [
         f"seed {setup.seed} with {len(setup.names)} nodes: {world.complaints[0]}",
         f"again: python -m tests.sim --seed {setup.seed} --nodes {len(setup.names)} --faults {numbers or 'none'}{mix}"

@@ -8,13 +8,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from supervisor.core.facts import Evidence, Progress, StackGroup, WorkerExit
 from supervisor.core.node import node_messages
 from supervisor.programs.simulation.simulated_timeline import What
 from tests.sim.faults import FOREVER_S
 from tests.sim.setup import HEARTBEAT_S, JOB
+from tests.sim.wrapped_rank import WrappedRank
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
@@ -24,6 +25,7 @@ OF_PROCESSES = frozenset({
     node_messages.StartSpawner, node_messages.PrepareStore, node_messages.SpawnWorkers, node_messages.SignalWorkers,
     node_messages.KillTree, node_messages.MoveFence, node_messages.EndSpawner, node_messages.KillSpawner,
     node_messages.ReadProgress, node_messages.CollectEvidence, node_messages.LookAtRanks,
+    node_messages.RespawnWorkers, node_messages.TellRanks, node_messages.ReconnectRanks,
 })  # fmt: skip
 LOOKED_S = 0.001  # the spawner takes its orders before it checks its timers
 
@@ -47,6 +49,13 @@ class Rank:
     is_stuck: bool = False  # in the kernel: it does nothing more, and no signal ends it
     is_doomed: bool = False  # a fault has hit it
     code: int | None = None
+    wrapped: WrappedRank | None = None  # None: it has no Wrapper
+
+    def join(self) -> None:
+        """Says hello to its supervisor."""
+        progress = self.progress(self.host.world.timeline.now_s)
+        limits = self.host.world.setup.rules.hang_limits
+        self.host.take(node_messages.ClientJoined(JOB, self.cycle, self.local_rank, limits, progress))
 
     def progress(self, now_s: float) -> Progress:
         last_s = now_s if self.silent_from_s is None else min(now_s, self.silent_from_s)
@@ -116,6 +125,7 @@ class Processes:
         self._played_since_s = -math.inf  # the fence; before, all was well, and it was moved continuously
         self._never_starts: int | None = None  # the cycle whose end the spawner has read together with its start
         self.spoilt = Spoilt()
+        self._first_rank = self._world_size = 0  # as last ordered
 
     def perform(self, action: node_messages.Action) -> None:
         match action:
@@ -142,6 +152,8 @@ class Processes:
                 self._read(local_rank)
             case node_messages.CollectEvidence(cycle=cycle):
                 self._collect(cycle)
+            case node_messages.RespawnWorkers() | node_messages.TellRanks() | node_messages.ReconnectRanks():
+                self._reach_wrapped(action)
             case node_messages.LookAtRanks():
                 pass  # Nothing depends on the answer, which may be missing.
             case _:
@@ -255,6 +267,7 @@ class Processes:
         self._world.note_spawn(self._host, action)
         self.ranks = [rank for rank in self.ranks if rank.alive]
         first_rank, cycle = action.assignment.first_rank, action.assignment.cycle
+        self._first_rank, self._world_size = first_rank, action.assignment.world_size
         fails_from, self.spoilt.spawn_fails_from = self.spoilt.spawn_fails_from, None
         self.by_spawner(partial(self._read_start, cycle), 0.0)
         for local_rank in range(self._world.setup.rules.local_world_size):
@@ -264,7 +277,35 @@ class Processes:
             else:
                 self.by_spawner(partial(self._fork, cycle, local_rank, first_rank + local_rank))
 
-    def _fork(self, cycle: int, local_rank: int, number: int) -> None:
+    def _reach_wrapped(
+        self, action: node_messages.RespawnWorkers | node_messages.TellRanks | node_messages.ReconnectRanks
+    ) -> None:
+        match action:
+            case node_messages.RespawnWorkers(cycle=cycle, local_ranks=local_ranks):
+                self.ranks = [rank for rank in self.ranks if rank.alive]
+                for local_rank in local_ranks:
+                    number = self._first_rank + local_rank
+                    self.by_spawner(partial(self._fork, cycle, local_rank, number, stands_in=True))
+            case node_messages.TellRanks(cycle=cycle, local_ranks=local_ranks, order=order):
+                for wrapped in self._wrapped(cycle, local_ranks):
+                    if not isinstance(order, node_messages.Accepted):
+                        wrapped.hear_soon(order)
+            case node_messages.ReconnectRanks(cycle=cycle):
+                for wrapped in self._wrapped(cycle):
+                    wrapped.reconnect()
+            case _:
+                assert_never(action)
+
+    def _wrapped(self, cycle: int, local_ranks: tuple[int, ...] | None = None) -> list[WrappedRank]:
+        """Returns the connected ranks of the cycle that have a Wrapper. `local_ranks` None: all."""
+        return [
+            each.wrapped
+            for each in self.ranks
+            if each.alive and each.has_client and each.cycle == cycle and each.wrapped is not None
+            if local_ranks is None or each.local_rank in local_ranks
+        ]
+
+    def _fork(self, cycle: int, local_rank: int, number: int, *, stands_in: bool = False) -> None:
         world, host = self._world, self._host
         if cycle == self._never_starts:
             return
@@ -280,6 +321,9 @@ class Processes:
         world.note_rank(rank)
         host.take(node_messages.WorkerSpawned(JOB, cycle, local_rank, rank.pid))
         world.timeline.after(world.random.uniform(0.0, START_MAX_S), partial(self._hello, rank))
+        if world.setup.is_wrapped:
+            rank.wrapped = WrappedRank(rank, self._world_size, stands_in=stands_in)
+            return
         life_s = world.random.uniform(*world.setup.life_s)
         world.timeline.after(life_s, partial(self.finish, rank))
 
@@ -311,9 +355,9 @@ class Processes:
     def _hello(self, rank: Rank) -> None:
         if rank.alive and not rank.is_stuck:
             rank.has_client = True
-            limits = self._world.setup.rules.hang_limits
-            progress = rank.progress(self._world.timeline.now_s)
-            self._host.take(node_messages.ClientJoined(JOB, rank.cycle, rank.local_rank, limits, progress))
+            rank.join()
+            if rank.wrapped is not None:
+                rank.wrapped.enter()
 
     def finish(self, rank: Rank) -> None:
         if rank.silent_from_s is None and not rank.is_stuck:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from supervisor.core.facts import HangLimits, JobRules, RendezvousRules, RestartPolicyName, RestartRules
 
@@ -27,6 +29,7 @@ class Setup:
     iteration_s: float | None = None  # reading the checkpoint's iteration takes this long; None: no file is configured
     is_elected: bool = False  # otherwise the first node leads
     loses_data: bool = False  # most of its faults lose the backend's data, or concern those who know them
+    is_wrapped: bool = False  # the ranks' whole script is one wrapped call
     fan_out: int = 0  # how many nodes connect to the leader directly, the others through relays; 0: all
     checks_early_timers: bool = True
     clocks: tuple[tuple[float, float], ...] = field(default=())  # offset, rate
@@ -83,6 +86,23 @@ def draw_setup(seed: int, *, nodes: int | None = None, loses_data: bool = False)
 def _draw_fan_out(seed: int, count: int) -> int:
     draw = random.Random(f"relays {seed}")
     return draw.choice([1, 1, 2]) if count > 2 and draw.random() < RELAYED_SHARE else 0
+
+
+def draw_wrapped_setup(seed: int, *, nodes: int | None = None) -> Setup:
+    """Draws a job of nodes and spares whose ranks are in a wrapped call. `nodes` None: three to five."""
+    draw = random.Random(f"wrapped setup {seed}")
+    drawn = draw.choice([3, 3, 4, 5])
+    count = nodes or drawn
+    setup = draw_setup(seed, nodes=count)
+    restart = msgspec.structs.replace(
+        setup.rules.restart,
+        min_nodes=max(1, count - draw.choice([0, 1, 1, 2])),
+        max_restarts=draw.choice([1, 3, 5, 10]),
+        max_no_progress_cycles=0,
+    )
+    rendezvous = msgspec.structs.replace(setup.rules.rendezvous, max_nodes=count, join_timeout_s=60.0)
+    rules = msgspec.structs.replace(setup.rules, restart=restart, rendezvous=rendezvous)
+    return replace(setup, rules=rules, is_wrapped=True, horizon_s=20.0, life_s=(15.0, 20.0), iteration_s=None)
 
 
 def large_setup(seed: int, *, nodes: int, faults: int) -> Setup:
