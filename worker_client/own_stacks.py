@@ -9,13 +9,17 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import fcntl
+import itertools
 import os
 import signal
+import sys
 import threading
+import traceback
 
 # Ignored by default, so it does no harm after shutdown or an exec. Hardly anything else uses it.
 STACKS_SIGNAL = signal.SIGURG
 STACKS_READ_BYTES_MAX = 1024 * 1024
+FRAMES_MAX = 100  # as many as faulthandler prints
 
 
 class StacksSignal:
@@ -55,9 +59,20 @@ def current_stacks() -> str:
     finally:
         os.close(descriptor)
     main = threading.main_thread().ident or 0
-    blocks = [block.strip("\n") for block in text.split("\n\n") if not block.startswith("Current thread")]
+    blocks = [block.strip("\n") for block in text.split("\n\n") if not block.startswith(("Current thread", "..."))]
     blocks.sort(key=lambda block: f"0x{main:016x}" not in block.partition("\n")[0])
+    if f"hread 0x{main:016x}" not in text:
+        blocks.insert(0, _block(main))  # faulthandler prints 100 threads at most, the newest
     return "\n\n".join(blocks) + "\n"
+
+
+def _block(thread: int) -> str:
+    """Returns the stack of a thread as faulthandler prints it."""
+    lines = [f"Thread 0x{thread:016x} (most recent call first):"]
+    frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
+    for each, number in itertools.islice(traceback.walk_stack(frame), FRAMES_MAX if frame is not None else 0):
+        lines.append(f'  File "{each.f_code.co_filename}", line {number} in {each.f_code.co_name}')
+    return "\n".join(lines)
 
 
 def is_handled(number: int) -> bool:

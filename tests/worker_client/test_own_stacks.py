@@ -56,6 +56,29 @@ def test_a_request_is_answered_with_the_main_thread_first(supervisor: FakeSuperv
     assert "current_stacks" not in answer.text
 
 
+def test_the_main_thread_comes_first_among_more_threads_than_faulthandler_prints():
+    may_end = threading.Event()
+    threads = [threading.Thread(target=may_end.wait) for _ in range(120)]
+    for thread in threads:
+        thread.start()
+    answers: list[str] = []
+    try:
+        asking = threading.Thread(target=lambda: answers.append(current_stacks()))
+        asking.start()
+        asking.join()
+    finally:
+        may_end.set()
+        for thread in threads:
+            thread.join()
+    first, *others = answers[0].split("\n\n")
+    head, innermost, *_ = first.splitlines()
+    assert head == f"Thread 0x{threading.main_thread().ident:016x} (most recent call first):"
+    assert innermost.startswith(f'  File "{threading.__file__}", line ')
+    assert "in test_the_main_thread_comes_first_among_more" in first
+    assert len(others) > 90
+    assert "..." not in answers[0].splitlines()
+
+
 def test_a_process_that_holds_the_gil_is_read_by_signal(
     page_supervisor: FakeSupervisor, gil_holder: subprocess.Popen[bytes]
 ):

@@ -24,6 +24,7 @@ LINE_MAX = 2**31 - 1
 THREADS_MAX = 64  # of one process
 THREAD_FRAMES_MAX = 16  # the innermost ones
 TEXT_CHARACTERS_MAX = 4 * 1024 * 1024
+TAIL_CHARACTERS = 8  # enough for the line that faulthandler prints in place of more threads
 
 Stack = tuple[Frame, ...]  # the innermost last
 
@@ -72,7 +73,9 @@ def _frame(file: str, name: str, line: int) -> Frame:
 
 
 def from_faulthandler(text: str) -> Stack | None:
-    """Parses the first thread of a faulthandler dump; None if there is none, or it has no Python frame."""
+    """Parses the first thread of a faulthandler dump; None if it is cut, has no thread, or that has no Python frame."""
+    if is_cut(text):
+        return None
     frames: list[Frame] = []
     inside = False
     for line in text[:TEXT_CHARACTERS_MAX].splitlines():
@@ -86,13 +89,23 @@ def from_faulthandler(text: str) -> Stack | None:
     return tuple(reversed(frames)) or None
 
 
+def is_cut(text: str) -> bool:
+    """Returns whether faulthandler, which prints 100 threads at most, has left out the oldest ones: so the main one."""
+    return text[-TAIL_CHARACTERS:].rstrip("\n").rpartition("\n")[2] == "..."
+
+
 def was_forced(text: str) -> bool:
     """Returns whether a signal made the process write this: its client's own thread was not able to answer."""
     return any(line.startswith("Current thread") and _THREAD.match(line) for line in text.splitlines())
 
 
 def main_thread_first(text: str) -> str:
-    """Moves the main thread to the top: faulthandler lists threads newest first, so the main thread last."""
+    """Moves the main thread to the top: faulthandler lists threads newest first, so the main thread last.
+
+    Changes nothing in a dump that is cut, because the main thread is missing there.
+    """
+    if is_cut(text):
+        return text
     blocks: list[list[str]] = []
     for line in text[:TEXT_CHARACTERS_MAX].splitlines():
         if _THREAD.match(line):

@@ -10,6 +10,7 @@ import os
 import signal
 import stat
 
+from supervisor.edges.workers.stacks.stack_text import is_cut
 from supervisor.ports.pauses import pause
 
 HARMLESS_SIGNALS = (signal.SIGURG, signal.SIGWINCH)  # ignored if it comes late, or after an exec
@@ -56,8 +57,8 @@ async def _signal_and_read(pidfd: int, number: int, file: int) -> str:
 
 
 def _ends_with_a_frame(text: str) -> bool:
-    """Returns whether this may be all: the last line is whole and indented, as each frame of a thread is."""
-    return text.endswith("\n") and text.rstrip("\n").rpartition("\n")[2].startswith("  ")
+    """Returns whether this may be all: the last line is whole, and a frame of a thread (indented) or that of a cut."""
+    return text.endswith("\n") and (is_cut(text) or text.rstrip("\n").rpartition("\n")[2].startswith("  "))
 
 
 def _open_memfd(path: str) -> int | None:

@@ -79,6 +79,16 @@ def test_a_faulthandler_dump_is_read_main_thread_first():
     assert main_thread_first("") == ""
 
 
+def test_a_dump_of_so_many_threads_that_the_main_thread_is_missing_tells_nothing_of_it():
+    block = 'Thread 0x{:08x} (most recent call first):\n  File "/usr/lib/threading.py", line 5 in run\n'
+    blocks = ["Current thread" + block.format(0)[6:], *(block.format(number) for number in range(1, 100))]
+    text = "\n".join([*blocks, "...\n"])
+    assert from_faulthandler(main_thread_first(text)) is None
+    assert was_forced(main_thread_first(text))
+    deep = DUMP + "  ...\n"  # a thread with more frames than faulthandler prints
+    assert from_faulthandler(main_thread_first(deep)) == (Frame("/app/train.py", "<module>", 0), LOAD)
+
+
 def test_equal_stacks_are_one_group_and_the_odd_ones_come_first():
     waiting = (Frame("/t/c10d.py", "all_reduce", 12),)
     as_py_spy_says = (Frame("/app/data.py", "Loader.load", 88),)

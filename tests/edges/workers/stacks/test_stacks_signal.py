@@ -12,6 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from supervisor.edges.workers.stacks import stacks_signal
 from supervisor.edges.workers.stacks.stack_text import from_faulthandler, main_thread_first
 from supervisor.edges.workers.stacks.stacks_signal import ask_by_signal
 
@@ -52,6 +53,33 @@ async def test_a_gil_holder_shows_where_it_stands_again_and_again(holder: tuple[
         stack = from_faulthandler(main_thread_first(text))
         assert stack is not None
         assert [frame.name for frame in stack] == ["<module>", "hold"]
+
+
+# 120 threads, then holds the GIL; faulthandler prints 100 of them.
+CROWDED = """
+import faulthandler, fcntl, os, signal, threading
+fd = os.memfd_create("holdfast-stacks")
+fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
+faulthandler.register(signal.SIGURG, file=fd, all_threads=True, chain=False)
+for _ in range(120):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+print(fd, flush=True)
+sum(range(10**12))
+"""
+
+
+async def test_a_dump_that_is_cut_says_nothing_of_the_main_thread(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(stacks_signal, "QUIET_LOOKS_CUT", 10**9)  # nothing more is awaited
+    with subprocess.Popen([sys.executable, "-c", CROWDED], stdout=subprocess.PIPE) as process:  # noqa: ASYNC220  # waits for nothing
+        try:
+            assert process.stdout is not None
+            with anyio.fail_after(20):
+                text = await ask_by_signal(process.pid, signal.SIGURG, int(process.stdout.readline()))
+        finally:
+            process.kill()
+    assert text is not None
+    assert text.count("most recent call first") == 100
+    assert from_faulthandler(main_thread_first(text)) is None
 
 
 @pytest.mark.parametrize("what", ["signal", "descriptor", "file", "pid", "gone"])
