@@ -133,7 +133,7 @@ def test_of_this_node_alone_the_next_supervisor_tells_what_is_new() -> None:
 def test_of_one_node_no_earlier_cycle_is_read_again() -> None:
     asked: list[int] = []
 
-    def logs(_: str, choice: LogChoice, **__: object) -> Iterator[LogPiece]:
+    def logs(job_id: str, choice: LogChoice, **_: object) -> Iterator[LogPiece]:
         asked.append(choice.first_cycle)
         yield LogPiece(0, 2, False, b"a", 7)
         if len(asked) % 2:

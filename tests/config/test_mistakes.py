@@ -80,6 +80,9 @@ USAGE: list[tuple[list[str], str]] = [
     (["--job-id", ".hidden", "t"],
      "cannot use --job-id .hidden: a job id has 1 to 64 letters, digits, '.', '_' or '-' and no leading '.'; "
      "write one such as train-17"),
+    (["--job-id", "j" * 65, "t"],
+     f"cannot use --job-id {'j' * 65}: a job id has 1 to 64 letters, digits, '.', '_' or '-' and no leading '.'; "
+     "write one such as train-17"),
     (["--job-id", "../x", "t"],
      "cannot use --job-id ../x: a job id has 1 to 64 letters, digits, '.', '_' or '-' and no leading '.'; "
      "write one such as train-17"),
