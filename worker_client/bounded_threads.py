@@ -11,6 +11,8 @@ from worker_client.guarded_log import GuardedLog
 
 log = GuardedLog("holdfast")
 
+SLICE_S = 1.0  # of a time in which this process was suspended, so much counts at most
+
 
 class BoundedThread:
     """A daemon thread for one call. An exception is kept as `error`; a call that hangs blocks nothing else.
@@ -34,10 +36,24 @@ class BoundedThread:
 
     def join(self, timeout_s: float) -> bool:
         """Blocks until the call has ended, at most `timeout_s`; returns whether it has."""
+        return self.join_within(timeout_s) is not None
+
+    def join_within(self, timeout_s: float) -> float | None:
+        """Blocks until the call has ended; returns what is left of `timeout_s` then, None if it has not in that time.
+
+        The call may be suspended together with this process, so that time counts little.
+        """
         if self._thread.ident is None:
-            return True
-        self._thread.join(max(timeout_s, 0.0))
-        return not self._thread.is_alive()
+            return timeout_s
+        left_s = max(timeout_s, 0.0)
+        while True:
+            since_s = monotonic()
+            self._thread.join(min(left_s, SLICE_S))
+            left_s -= min(monotonic() - since_s, SLICE_S)
+            if not self._thread.is_alive():
+                return max(left_s, 0.0)
+            if left_s <= 0.0:
+                return None
 
     def end_later(self) -> None:
         """Raises SystemExit in the call once the C function that it hangs in returns, before its next step."""
@@ -54,10 +70,11 @@ class BoundedThread:
 
 def join_all(threads: Sequence[BoundedThread], timeout_s: float) -> bool:
     """Blocks until all have ended, at most `timeout_s`; returns whether they have. Logs each that failed or hangs."""
-    deadline_s = monotonic() + timeout_s
+    left_s: float | None = timeout_s
     have_ended = True
     for thread in threads:
-        if not thread.join(deadline_s - monotonic()):
+        left_s = thread.join_within(left_s or 0.0)
+        if left_s is None:
             have_ended = False
             log.warning("cannot %s within %.3g s; the restart goes on without it", thread.what, timeout_s)
         elif thread.error is not None:

@@ -96,10 +96,12 @@ def _meet(
         store.set(done, "1")
     if not timeout:
         return
-    deadline_s = monotonic() + timeout.total_seconds()
+    left_s, seen_s = timeout.total_seconds(), monotonic()
     chunk_s = (CHUNK_MAX if timeout_chunk is None else timeout_chunk).total_seconds()
+    counts_max_s = max(chunk_s, CHUNK_MAX.total_seconds())  # All ranks may have been suspended: that counts little.
     while not store.check([done]):
-        left_s = deadline_s - monotonic()
+        before_s, seen_s = seen_s, monotonic()
+        left_s -= min(seen_s - before_s, counts_max_s)
         if left_s <= 0:
             arrived = store.add(f"barrier/{name}/arrived", 0)
             raise BarrierTimeout(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker_client.inprocess.store_process import ran
+from worker_client.inprocess.torch_stores import store_barriers
 from worker_client.inprocess.torch_stores.store_barriers import BarrierOverflow, BarrierTimeout, StoreMixin
 
 
@@ -96,3 +97,26 @@ def test_no_wait_is_longer_than_its_chunk_or_than_the_time_left(timeout_s: float
     with pytest.raises(BarrierTimeout):
         store.barrier([0], "late", 2, timedelta(seconds=timeout_s), timeout_chunk=timedelta(seconds=chunk_s))
     assert 0 < max(store.waited_s) <= min(timeout_s, chunk_s)
+
+
+class Suspended(Memory):
+    """Suspends the process for an hour in the first wait; the last rank comes in the second one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
+        del timeout
+        self.waited_s.append(3600.0 if not self.waited_s else 0.1)
+        self.now_s += self.waited_s[-1]
+        if len(self.waited_s) == 1:
+            raise RuntimeError("as torch says that it took too long")
+        self.set(keys[0], "1")
+
+
+def test_of_a_time_in_which_all_ranks_are_suspended_little_counts(monkeypatch: pytest.MonkeyPatch):
+    store = Suspended()
+    monkeypatch.setattr(store_barriers, "monotonic", lambda: store.now_s)
+    store.barrier([0], "both", 2, LONG)
+    assert store.waited_s == [3600.0, 0.1]
