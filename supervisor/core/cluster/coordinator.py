@@ -52,7 +52,6 @@ from supervisor.core.cluster.coordinator_states import (
 from supervisor.core.cluster.node_states import BUSY, Member, MemberState
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.job_text import succeeded_sentence
-from supervisor.core.stop_verdict import STOP_FOLLOWS_S
 from supervisor.core.wrapped_calls import call_actions
 
 
@@ -383,9 +382,7 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
                     state.rules, reason, now_s, delay_s=delay_s, is_announced=is_announced,
                     before=state.phase, may_be_stop=event.may_be_stop,
                 )  # fmt: skip
-                if event.may_be_stop:
-                    phase = msgspec.structs.replace(phase, untold=reason, untold_until_s=now_s + STOP_FOLLOWS_S)
-                else:
+                if not event.may_be_stop:
                     actions.append(said(state, "restart_decided", reason))
                 state = msgspec.structs.replace(state, phase=phase)
                 if is_announced:

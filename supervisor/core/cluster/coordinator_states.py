@@ -22,6 +22,7 @@ from supervisor.core.cluster.node_states import Member, Members, MemberState
 from supervisor.core.facts import Assignment, Evidence, JobEvent, JobRules, RestartRules, Verdict
 from supervisor.core.leader_ledger import Former, Ledger
 from supervisor.core.orders import StartCycle, UseStore
+from supervisor.core.rank_silence import moved_s
 from supervisor.core.wrapped_calls import call_state
 
 # --- phases --------------------------------------------------------------------------------------------------------
@@ -74,6 +75,7 @@ class Gathering(msgspec.Struct, frozen=True):
     is_shortage_told: bool = False  # people know that enough nodes have joined, but not the right ones
     untold: str = ""  # what was decided, and is told once the cycle is ordered, or at `untold_until_s`
     untold_until_s: float = 0.0
+    untold_restarts: int = 0  # so many were decided since people were last told
     set_aside: tuple[str, ...] = ()  # nodes that have failed since, once per failure, and are not needed so far
     is_by_fault: bool = False  # ranks of the last cycle are gone, by something other than a stop
     inquiry: Inquiry | None = None
@@ -210,16 +212,19 @@ def without(state: State, event: NodeLost) -> State:
 def after_pause(state: State, since_s: float, now_s: float) -> State:
     """Moves the ends of waits for nodes and ranks that may have been suspended together with this process.
 
-    The pause began after `since_s`, so an end that had passed by then stays, as does a back-off.
+    The pause began after `since_s`, so an end that had passed by then stays, as does a back-off. Nor has a cycle, or an
+    iteration of a wrapped call, lived any longer by it: one that fails at once makes no progress by a suspension.
     """
     by_s, ends = now_s - since_s, {name: getattr(state.phase, name, None) for name in _ENDS}
     later = {name: end_s + by_s for name, end_s in ends.items() if end_s is not None and end_s > since_s}
     if isinstance(state.evidence, hang_evidence.Taking):
         state.evidence.until_s += by_s
     if state.calls is not None:
-        call_state.after_pause(state.calls, by_s)
+        call_state.after_pause(state.calls, since_s, now_s)
     if state.hang is not None:
         state.hang.until_s += by_s
+    if isinstance(state.phase, Running):
+        later["started_at_s"] = moved_s(state.phase.started_at_s, [(since_s, now_s)])
     others_until_s = state.others_until_s + (by_s if state.others_until_s > since_s else 0.0)
     return msgspec.structs.replace(
         state, phase=msgspec.structs.replace(state.phase, **later), others_until_s=others_until_s

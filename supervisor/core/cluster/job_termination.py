@@ -11,7 +11,7 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core import orders
-from supervisor.core.cluster import cluster_messages, hang_evidence, restart_policy
+from supervisor.core.cluster import cluster_messages, hang_evidence, missed_reports, restart_policy
 from supervisor.core.cluster.cluster_messages import Action, Event, Send
 from supervisor.core.cluster.coordinator_states import (
     Ended,
@@ -73,7 +73,8 @@ def wind_down(
         may_be_stop_until_s=now_s + STOP_FOLLOWS_S if may_be_stop and stop is None else None,
     )
     if isinstance(state.phase, Gathering) and state.phase.untold:  # That restart never was one.
-        state = msgspec.structs.replace(state, policy=restart_policy.give_back(state.policy))
+        policy = restart_policy.give_back(state.policy, state.phase.untold_restarts)
+        state = msgspec.structs.replace(state, policy=policy)
     state = msgspec.structs.replace(state, phase=phase)
     return _conclude_if_stopped(state, phase, now_s, _to_all(state, _order(phase)))
 
@@ -91,14 +92,8 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
         case cluster_messages.JobOpened(node):
             state = with_member(state, node, Member(MemberState.OPENED))
             return state, (Send(node, _order(phase)),)
-        case cluster_messages.NodeStands(node, state=stands, cycle=cycle, all_succeeded=all_succeeded):
-            if stands in GONE or stands is MemberState.STOPPED:
-                stopped = Member(stands, all_succeeded=all_succeeded)
-                return _conclude_if_stopped(with_member(state, node, stopped), phase, now_s, ())
-            known = state.members.get(node)
-            if known is None or known.state in UNHEARD:  # A lost node is a new process now, or has come back.
-                known = Member(MemberState.OPENED, cycle)
-            return with_member(state, node, known), (Send(node, _order(phase)),)
+        case cluster_messages.NodeStands():
+            return _come_back(state, phase, event, now_s)
         case cluster_messages.NodeLost() if event.node in state.members:
             return _conclude_if_stopped(without(state, event), phase, now_s, ())
         case (
@@ -177,6 +172,26 @@ def _stop_again(state: State, phase: WindingDown, event: cluster_messages.StopAs
     phase = msgspec.structs.replace(phase, is_stop_asked=True, until_s=until_s, at_once=phase.at_once or event.at_once)
     order = orders.WindDown(event.reason, event.signal, at_once=phase.at_once, grace_s=event.grace_s)
     return msgspec.structs.replace(state, phase=phase), _to_all(state, order)
+
+
+def _come_back(state: State, phase: WindingDown, stands: cluster_messages.NodeStands, now_s: float) -> Outcome:
+    """Handles a node that comes back, and a kill asked for there: its own report may have reached no leader."""
+    kill = next((each for each in missed_reports.stop_of(stands) if each.at_once and not phase.at_once), None)
+    if kill is not None:
+        state, killed = step_winding_down(state, phase, kill, now_s)
+        if isinstance(state.phase, Ended):
+            state, more = step_ended(state, state.phase, stands, now_s)
+        else:
+            assert isinstance(state.phase, WindingDown)
+            state, more = _come_back(state, state.phase, stands, now_s)
+        return state, (*killed, *more)
+    if stands.state in GONE or stands.state is MemberState.STOPPED:
+        stopped = Member(stands.state, all_succeeded=stands.all_succeeded)
+        return _conclude_if_stopped(with_member(state, stands.node, stopped), phase, now_s, ())
+    known = state.members.get(stands.node)
+    if known is None or known.state in UNHEARD:  # A lost node is a new process now, or has come back.
+        known = Member(MemberState.OPENED, stands.cycle)
+    return with_member(state, stands.node, known), (Send(stands.node, _order(phase)),)
 
 
 def _order(phase: WindingDown) -> orders.WindDown:

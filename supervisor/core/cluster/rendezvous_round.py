@@ -44,6 +44,7 @@ from supervisor.core.cluster.missing_nodes import counted, missing_sentence, nam
 from supervisor.core.cluster.node_states import UNHEARD, Member, MemberState
 from supervisor.core.facts import JobRules, JobState, Verdict
 from supervisor.core.fence_times import LEFT_S
+from supervisor.core.stop_verdict import STOP_FOLLOWS_S
 
 _LACKING = (NodeFailed, NodeDown, NodeLost, NodeExcluded, NodeCordoned, LeaveAsked)  # a round may lack a node then
 TELL_S = 10.0  # after so long, people learn what a round waits for; then after twice as long, and so on
@@ -62,12 +63,13 @@ def gathering(
 ) -> Gathering:
     """Opens a round. `is_first`: no workers have to stop before the nodes can join.
 
-    `before`: the phase that a fault ends; `may_be_stop`: that fault may be a stop. A new round carries over from
-    the open one what it does with the ranks of the last cycle.
+    `before`: the phase that a fault ends; `may_be_stop`: that fault may be a stop, so people are told later. A new
+    round carries over from the open one what it does with the ranks of the last cycle.
     """
     earlier = before if isinstance(before, Gathering) else None
     has_fault = isinstance(before, Running) or (earlier is not None and earlier.is_by_fault)
     is_by_fault = has_fault and not may_be_stop
+    untold_restarts = (earlier.untold_restarts if earlier is not None else 0) + 1 if may_be_stop else 0
     begins_s = now_s + delay_s + (0.0 if is_first else rules.workers_stop_timeout_s)
     return Gathering(
         reason,
@@ -77,6 +79,9 @@ def gathering(
         orders_from_s=earlier.orders_from_s if earlier is not None else None,
         tell_at_s=begins_s + TELL_S if _has_others(rules) else None,
         tell_again_s=2 * TELL_S,
+        untold=reason if may_be_stop else "",
+        untold_until_s=now_s + STOP_FOLLOWS_S if may_be_stop else 0.0,
+        untold_restarts=untold_restarts,
         is_by_fault=is_by_fault,
         inquiry=earlier.inquiry if earlier is not None and is_by_fault else None,
     )
@@ -101,7 +106,7 @@ def announce(state: State, reason: str) -> tuple[Action, ...]:
 def pass_deadline(state: State, phase: Gathering, now_s: float) -> Outcome:
     if phase.untold and now_s >= phase.untold_until_s:
         told = said(state, "restart_decided", phase.untold)
-        phase = msgspec.structs.replace(phase, untold="")
+        phase = msgspec.structs.replace(phase, untold="", untold_restarts=0)
         state, actions = pass_deadline(msgspec.structs.replace(state, phase=phase), phase, now_s)
         return state, (told, *actions)
     if phase.not_before_s is not None:
@@ -133,6 +138,8 @@ def close_round(state: State, now_s: float) -> Outcome:
         return state, ()
     lost = excluded_verdict(state, now_s)
     if lost is not None:
+        if state.cycle >= 0:  # People look for what ended that cycle.
+            lost = msgspec.structs.replace(lost, reason=f"{phase.reason}; {lost.reason}")
         return job_termination.wind_down(state, lost, now_s)
     if phase.not_before_s is not None or not phase.is_announced or state.members.busy:
         return state, ()

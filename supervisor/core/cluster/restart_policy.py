@@ -145,9 +145,9 @@ def take_unit(state: State) -> State:
     return msgspec.structs.replace(state, used=state.used + 1)
 
 
-def give_back(state: State) -> State:
-    """Takes back a restart that was decided and did not come about."""
-    return msgspec.structs.replace(state, used=state.used - 1)
+def give_back(state: State, restarts: int) -> State:
+    """Takes back restarts that were decided and did not come about."""
+    return msgspec.structs.replace(state, used=state.used - restarts)
 
 
 def _score(state: State, event: FaultHappened) -> tuple[State, str, tuple[Action, ...]]:

@@ -44,7 +44,7 @@ def noted(machines: JobMachines, pause: node_messages.ProcessPaused, now_s: floa
         earlier, since_s = earlier[:-1], earlier[-1][0]
     return msgspec.structs.replace(
         machines,
-        job=_left_later(machines.job, paused_s),
+        job=_asked_later(machines.job, paused_s),
         monitors=tuple(monitors),
         pauses=_joined((*earlier, (since_s, now_s)), now_s),
         spawner=_answered_later(machines.spawner, pause.since_s, now_s),
@@ -84,16 +84,16 @@ def _joined(pauses: tuple[tuple[float, float], ...], now_s: float) -> tuple[tupl
     return (*pauses[:index], (since_s - (back_s - lost_s), until_s), *pauses[index + 2 :])
 
 
-def _left_later(state: job_phases.State, paused_s: float) -> job_phases.State:
+def _asked_later(state: job_phases.State, paused_s: float) -> job_phases.State:
     """Returns the state with the time left that a leader has to answer a node that leaves.
 
+    A signal whose echo comes after the pause is still one request: a second one would kill ranks that have time left.
     A stop that no leader has heard is kept no longer than without the pause: the job may have gone on elsewhere.
     """
     leaving = state.leaving
-    if leaving is None or leaving.alone_at_s is None:
-        return state
-    leaving = msgspec.structs.replace(leaving, alone_at_s=leaving.alone_at_s + paused_s)
-    return msgspec.structs.replace(state, leaving=leaving)
+    if leaving is not None and leaving.alone_at_s is not None:
+        leaving = msgspec.structs.replace(leaving, alone_at_s=leaving.alone_at_s + paused_s)
+    return msgspec.structs.replace(state, leaving=leaving, last_signal_at_s=state.last_signal_at_s + paused_s)
 
 
 def _answered_later(state: spawner_deadlines.State, since_s: float, now_s: float) -> spawner_deadlines.State:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from supervisor.core.rank_silence import moved_s
 from supervisor.core.wrapped_calls.call_messages import (
     BeginIteration,
     CallEnter,
@@ -261,9 +262,15 @@ def remove(state: State, member: int, why: str) -> None:
         exchange.values.pop(member, None)
 
 
-def after_pause(state: State, by_s: float) -> None:
-    """Moves the ends of waits for ranks that may have been suspended together with this process; a delay stays."""
+def after_pause(state: State, since_s: float, now_s: float) -> None:
+    """Moves the ends of waits for ranks that may have been suspended together with this process; a delay stays.
+
+    An iteration that is under way has run no longer by the pause.
+    """
+    by_s = now_s - since_s
     match state.phase:
+        case Running():
+            state.began_at_s = moved_s(state.began_at_s, [(since_s, now_s)])
         case Rebuilding(until_s) | LastCall(until_s):
             state.phase = msgspec.structs.replace(state.phase, until_s=until_s + by_s)
         case Restarting(float(until_s)):

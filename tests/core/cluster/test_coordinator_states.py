@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from supervisor.core.cluster import coordinator, hang_evidence
-from supervisor.core.cluster.cluster_messages import NodeLost
+from supervisor.core.cluster.cluster_messages import JobOpened, NodeFailed, NodeJoined, NodeLost
 from supervisor.core.cluster.coordinator_states import (
     Ended,
     Gathering,
@@ -19,9 +19,11 @@ from supervisor.core.cluster.coordinator_states import (
     without,
 )
 from supervisor.core.cluster.node_states import Member, MemberState
-from supervisor.core.facts import JobState, NodeFacts, Verdict
+from supervisor.core.cluster.restart_policy import SHORT_CYCLES_FREE
+from supervisor.core.facts import JobRules, JobState, NodeFacts, RestartRules, Verdict
 from supervisor.core.wrapped_calls import call_state
 from supervisor.core.wrapped_calls.call_state import LastCall, Rebuilding, Restarting, Resting, Running
+from tests.core.playbook import Playbook
 
 
 def test_a_part_is_given_to_a_node_and_to_the_process_that_it_has_then():
@@ -75,3 +77,21 @@ def test_a_pause_moves_what_a_wrapped_call_awaits_but_not_its_delay(phase: call_
     calls = call_state.State(2, phase)
     after_pause(msgspec.structs.replace(coordinator.initial_state("j"), calls=calls), 100.0, 2100.0)
     assert calls.phase == later
+
+
+@pytest.mark.parametrize(("phase", "began_at_s"), [(Running(), 2099.0), (LastCall(101.0), 99.0)])
+def test_an_iteration_that_was_suspended_has_run_no_longer_by_it(phase: call_state.Phase, began_at_s: float):
+    calls = call_state.State(2, phase, began_at_s=99.0, interrupted_at_s=99.5)
+    after_pause(msgspec.structs.replace(coordinator.initial_state("j"), calls=calls), 100.0, 2100.0)
+    assert (calls.began_at_s, calls.interrupted_at_s) == (began_at_s, 99.5)
+
+
+def test_cycles_that_die_young_are_slowed_although_each_was_suspended():
+    rules = JobRules("j", 1, restart=RestartRules(max_restarts=9))
+    play: Playbook[coordinator.State] = Playbook(coordinator.step, coordinator.initial_state("j"), jitter=0.0)
+    play = (play >> JobOpened("a", rules)) >> NodeJoined("a", -1)
+    for cycle in range(SHORT_CYCLES_FREE + 1):
+        play.state = after_pause(play.state, play.now_s + 1.0, play.now_s + 3600.0)
+        play = (play.at(play.now_s + 3600.0) >> NodeFailed("a", cycle, "x")) >> NodeJoined("a", cycle)
+    assert isinstance(play.state.phase, Gathering)
+    assert play.state.phase.not_before_s is not None, "it waits"

@@ -173,6 +173,31 @@ def test_a_kill_gives_no_rank_time_be_it_the_first_news_or_of_a_node_that_comes_
     assert leader_takeover.ledger_of(play.state).stop_at_once, "under the next leader, too"
 
 
+@pytest.mark.parametrize("before", [SIGNALLED, NodeFailed("a", 0, "rank 0 failed"), TERMINATED])
+@pytest.mark.parametrize("is_back_with_ranks", [True, False])
+def test_a_kill_asked_for_on_a_node_that_its_leader_did_not_hear_is_one_once_it_hears_how_the_node_stands(
+    before: Event, is_back_with_ranks: bool
+) -> None:
+    play = running() >> before
+    back = MemberState.FAILED if is_back_with_ranks else MemberState.STOPPED
+    asked = NodeStands("b", JobRules("job", 2), back, 0, stop_reason="by kim", stop_signal=15)
+    play >> asked
+    assert [each for each in play.of(Send) if each.order.at_once] == [], "a first signal concerns its node"
+    killed = msgspec.structs.replace(asked, stop_at_once=True)
+    play >> killed
+    assert Send("a", WindDown("by kim", 15, at_once=True)) in play.last
+    assert leader_takeover.ledger_of(play.state).stop_at_once, "under the next leader, too"
+    play >> killed
+    assert "a" not in orders_to(play, WindDown), "it is carried out once"
+
+
+def test_a_kill_that_is_heard_when_all_nodes_have_stopped_is_the_stop_that_a_ranks_end_has_announced() -> None:
+    play = stopped(running() >> TERMINATED)
+    killed = {"stop_reason": "by kim", "stop_signal": 9, "stop_at_once": True}
+    play >> NodeStands("b", JobRules("job", 2), MemberState.STOPPED, 0, **killed)  # pyright: ignore
+    assert verdict(play) == Verdict(JobState.STOPPED, 128 + 9, "by kim")
+
+
 def test_a_job_that_may_not_restart_ends_everywhere_with_the_code_that_says_so() -> None:
     play = running(max_restarts=3) >> JobForbidden("another try would end alike")
     play >> JobForbidden("the same again") << ()

@@ -23,7 +23,8 @@ from supervisor.core.cluster.cluster_messages import (
     StopAsked,
     VerdictTaken,
 )
-from supervisor.core.facts import JobRules, NodeFacts, RendezvousRules, RestartRules
+from supervisor.core.cluster.coordinator_states import WindingDown
+from supervisor.core.facts import JobRules, NodeFacts, RendezvousRules, RestartRules, Verdict
 from supervisor.core.orders import Conclude, JoinAgain, StartCycle, WindDown
 from supervisor.core.stop_verdict import STOP_FOLLOWS_S
 from tests.core.playbook import Playbook
@@ -223,6 +224,15 @@ def test_a_job_goes_on_without_excluded_nodes_while_there_may_be_enough() -> Non
     assert order.reason.endswith("1 node is left where 2 are needed")
 
 
+def test_a_job_whose_round_an_excluded_node_leaves_with_too_few_names_the_fault_that_opened_it() -> None:
+    play = playing(job(2, 2), "a", "b") >> NodeFailed("a", 0, "rank 0 raised", first_failure="rank 0 raised")
+    play >> NodeExcluded("b", "its disk is broken")
+    assert isinstance(play.state.phase, WindingDown)
+    assert isinstance(play.state.phase.outcome, Verdict)
+    fault = "rank 0 raised; restarting at once, restarts used 1 of 9"
+    assert play.state.phase.outcome.reason == f"{fault}; its disk is broken; 1 node is left where 2 are needed"
+
+
 # --- refusals ------------------------------------------------------------------------------------------------------
 
 
@@ -386,6 +396,18 @@ def test_a_rank_that_a_scheduler_has_ended_with_the_job_is_no_restart() -> None:
         play >> NodeStopped(node, all_succeeded=False)
         assert said(play, "restart_decided") == []
     assert {each.order.verdict.exit_code for each in play.of(Send) if isinstance(each.order, Conclude)} == {143}
+
+
+def test_a_rank_that_is_ended_with_the_job_while_the_nodes_join_is_no_restart_either() -> None:
+    play = terminated() >> NodeJoined("a", 0)
+    play >> NodeFailed("a", 0, "rank 1 was killed by SIGTERM", may_be_stop=True)
+    assert (coordinator.restarts_used(play.state), said(play, "restart_decided")) == (2, [])
+    play >> StopAsked("the launcher got SIGTERM", 15)
+    assert coordinator.restarts_used(play.state) == 0
+    play = pass_deadline(terminated()) >> NodeJoined("a", 0)
+    play >> NodeFailed("a", 0, "rank 1 was killed by SIGTERM", may_be_stop=True)
+    play >> StopAsked("the launcher got SIGTERM", 15)
+    assert coordinator.restarts_used(play.state) == 1, "people know of the first one"
 
 
 def test_a_restart_that_never_came_about_is_none() -> None:

@@ -262,7 +262,8 @@ def test_a_node_with_other_settings_ends_with_a_job_that_ends() -> None:
 def excluded_under_a_new_leader() -> Playbook[coordinator.State]:
     """Returns a job whose last leader had a spare, c, and was opening the next round."""
     play = new_leader(msgspec.structs.replace(of_nodes(IN_CYCLE_4, "a", "b"), opened=5), leader="b")
-    play >> stands("a", 0, MemberState.JOINED, excluded="its disk is broken") >> stands("b", 1, MemberState.JOINED)
+    play >> stands("a", 0, MemberState.JOINED, excluded="its disk is broken", reason="rank 0 raised")
+    play >> stands("b", 1, MemberState.JOINED)
     assert orders_to(play, WindDown) == []
     return play
 
@@ -277,4 +278,4 @@ def test_a_new_leader_waits_for_the_spares_of_the_last_one_before_it_has_too_few
     play.at(due_s) >> DeadlineReached()
     assert orders_to(play, WindDown) == ["b"]
     assert isinstance(play.state.phase, WindingDown)
-    assert play.state.phase.outcome.reason == "its disk is broken; 1 node is left where 2 are needed"
+    assert play.state.phase.outcome.reason == "rank 0 raised; its disk is broken; 1 node is left where 2 are needed"

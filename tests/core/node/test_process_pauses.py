@@ -143,6 +143,18 @@ def test_a_rank_that_was_suspended_after_its_sigterm_keeps_its_grace() -> None:
     assert job.of(node_messages.KillTree)
 
 
+def test_a_signal_whose_echo_comes_after_a_suspension_kills_no_rank_and_another_one_does() -> None:
+    """A scheduler signals a script and its children, and the script passes it on once it runs again."""
+    signalled = node_messages.StopRequested(JOB, "got SIGTERM", int(signal.SIGTERM), of_node=True)
+    job = running(rules(1)).send(signalled)
+    stopped_at_s = job.now_s
+    assert [each.signal for each in job.of(node_messages.SignalWorkers)] == [signal.SIGTERM]
+    job.send(ProcessPaused(stopped_at_s + 0.5), at=stopped_at_s + 5000.0).send(signalled)
+    assert job.of(node_messages.KillTree) == []
+    job.send(signalled, at=job.now_s + 2.0)
+    assert job.of(node_messages.KillTree)
+
+
 def test_people_read_the_time_that_a_rank_has_left_without_the_pause() -> None:
     job = running(rules(1)).send(node_messages.StopRequested(JOB, "enough", grace_s=30.0))
     job.send(ProcessPaused(job.now_s + 1.0), at=job.now_s + 5001.0).send(DeadlineReached())
