@@ -28,7 +28,7 @@ from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import socket_claim, socket_dir, state_dir
 from supervisor.edges.machine.folders.cordon_file import CordonFile
 from supervisor.edges.machine.logs.supervisor_log import SupervisorLog
-from supervisor.edges.machine.own_process import fd_store, sd_notify
+from supervisor.edges.machine.own_process import fd_store, kernel_error_remedies, sd_notify
 from supervisor.edges.machine.own_process import signals as signal_edge
 from supervisor.edges.machine.own_process.side_threads import SideThreads, StuckError
 from supervisor.edges.machine.own_process.threads import in_thread_if_any, in_thread_or_here
@@ -268,9 +268,8 @@ def control_socket(folder: Path) -> Generator[socket.socket]:
         elif stat.S_IMODE(path.stat().st_mode) != connection_dispatcher.MODE:
             path.chmod(connection_dispatcher.MODE)  # a service for root alone has bound it
     except OSError as error:
-        raise ConfigurationError(
-            f"cannot listen on {path}: {error.strerror or error}; choose another directory with --socket-dir"
-        ) from error
+        otherwise = "choose another directory with --socket-dir"
+        raise kernel_error_remedies.refusal(f"listen on {path}", error, otherwise=otherwise) from error
     with listener:
         yield listener
     path.unlink(missing_ok=True)

@@ -99,6 +99,18 @@ def test_a_job_with_too_few_descriptors_is_refused_with_the_limit(start: Start, 
     assert_nothing_left(launch)
 
 
+def test_a_daemon_that_finds_no_room_for_its_lock_is_started_again(tmp_path: Path) -> None:
+    """After 78, systemd and Slurm's prolog start no other one, and the job that it should continue is lost."""
+    command = [sys.executable, "-m", "supervisor", "daemon", f"--socket-dir={tmp_path}/r", f"--state-dir={tmp_path}/s"]
+    ended = subprocess.run(
+        ["sh", "-c", f"ulimit -f 0; exec {shlex.join(command)}"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert ended.returncode == TRY_AGAIN, ended
+    why = f"cannot write {tmp_path}/r/supervisor.lock: File too large; raise the limit on the size of files (ulimit -f)"
+    assert why in ended.stderr
+
+
 def test_the_folder_of_one_that_was_killed_as_it_started_is_removed(start: Start, tmp_path: Path) -> None:
     """It is made before the lock that says who lives in it."""
     temporary = tmp_path / "t"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import signal
@@ -21,10 +22,11 @@ from supervisor.edges.machine.own_process.sd_notify import Notifier
 from supervisor.edges.machine.processes.logins import Logins
 from supervisor.edges.machine.processes.peer_identity import ROOT, Identity
 from supervisor.edges.operators.traces import otlp
+from supervisor.edges.users import connection_dispatcher
 from supervisor.edges.users.user_admission import Admission
 from supervisor.edges.users.user_folders import UserFolders
 from supervisor.edges.users.user_supervisors import UserSupervisors
-from supervisor.errors import ConfigurationError
+from supervisor.errors import ConfigurationError, ExhaustedError
 from supervisor.wiring import users_daemon
 from supervisor.wiring.users_daemon import arguments_of, control_socket
 from tests.edges.workers.worker_side import until
@@ -59,6 +61,17 @@ def test_a_socket_that_a_service_for_root_alone_has_left_is_opened_to_all(
         monkeypatch.setattr(fd_store, "take_kept", lambda: {fd_store.CONTROL: os.dup(left.fileno())})
         with control_socket(tmp_path) as listener:
             assert (listener.getsockname(), stat.S_IMODE(path.stat().st_mode)) == (str(path), 0o666)
+
+
+def test_a_socket_that_finds_no_room_is_no_wrong_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """After that, systemd would not start the service again."""
+
+    def bind(path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(f"{connection_dispatcher.__name__}.bind", bind)
+    with pytest.raises(ExhaustedError, match="No space left on device; free space"), control_socket(tmp_path):
+        pass
 
 
 def test_a_collector_that_no_user_could_reach_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch):

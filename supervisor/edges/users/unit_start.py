@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from supervisor.edges.machine.folders import socket_dir
+from supervisor.edges.machine.own_process import kernel_error_remedies
 from supervisor.edges.machine.processes import control_group, process_table
 from supervisor.edges.machine.processes.peer_identity import user_variables
 from supervisor.edges.users.user_folders import UserFolder
@@ -43,10 +44,8 @@ def execute(service_dir: Path, instance: str) -> None:
         variables = record.variables or user_variables(record.identity)
         folder.note_process(os.getpid(), started_ticks, variables)  # The next one waits for no user database.
     except OSError as error:
-        raise ConfigurationError(
-            f"cannot prepare the folder of user id {record.identity.uid} in {folder.path}: "
-            f"{error.strerror or error}; see who owns it"
-        ) from error
+        what = f"prepare the folder of user id {record.identity.uid} in {folder.path}"
+        raise kernel_error_remedies.refusal(what, error, otherwise="see who owns it") from error
     if record.identity.uid:
         _leave_cgroup_to(record.identity.uid)
     kept = {name: os.environ[name] for name in FROM_SYSTEMD if name in os.environ}

@@ -17,9 +17,9 @@ import msgspec
 
 from supervisor.edges.machine import records
 from supervisor.edges.machine.folders import socket_dir
+from supervisor.edges.machine.own_process import kernel_error_remedies
 from supervisor.edges.machine.own_process.unix_listener import listening
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits
-from supervisor.errors import ConfigurationError
 
 HANDOVER_SOCKET = "door.sock"  # where the supervisor takes over its clients' connections; only root may connect
 RECORD = "record.json"
@@ -65,16 +65,14 @@ class UserFolder(msgspec.Struct, frozen=True):
         return self.path / socket_dir.CONTROL_SOCKET
 
     def make(self, identity: Identity) -> None:
-        """Makes the folder. The user's own part is root's until `give`. Raises ConfigurationError. Blocks."""
+        """Makes the folder. The user's own part is root's until `give`. Blocks. Raises HoldfastError."""
         try:
             _make(self.path, 0o711, 0, 0)
             _make(self.own, 0o700, 0, 0, or_uid=identity.uid)
             _make(self.state_dir, 0o700, identity.uid, identity.gid)
         except OSError as error:
-            raise ConfigurationError(
-                f"cannot make the folders of user id {identity.uid} in {self.path}: {error.strerror or error}; "
-                "remove what is in its place"
-            ) from error
+            what = f"make the folders of user id {identity.uid} in {self.path}"
+            raise kernel_error_remedies.refusal(what, error, otherwise="remove what is in its place") from error
 
     def give(self, identity: Identity) -> None:
         """Gives the user the own part: the file system that is mounted there, if one is. Raises OSError.
@@ -141,7 +139,7 @@ class UserFolders:
         self._states = state_dir / socket_dir.USERS
 
     def make(self) -> None:
-        """Makes the folder of all. Raises ConfigurationError. Blocks."""
+        """Makes the folder of all. Blocks. Raises HoldfastError."""
         for path, mode in ((self._users.parent, 0o755), (self._users, 0o755), (self._states.parent, 0o711)):
             _make_for_root(path, mode)
         _make_for_root(self._states, 0o711)
@@ -175,9 +173,8 @@ def _make_for_root(path: Path, mode: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _make(path, mode, os.geteuid(), None)
     except OSError as error:
-        raise ConfigurationError(
-            f"cannot use {path}: {error.strerror or error}; it must be a directory of root, which nobody else may write"
-        ) from error
+        otherwise = "it must be a directory of root, which nobody else may write"
+        raise kernel_error_remedies.refusal(f"use {path}", error, otherwise=otherwise) from error
 
 
 def _make(path: Path, mode: int, uid: int, gid: int | None, *, or_uid: int | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pwd
@@ -12,10 +13,10 @@ import pytest
 
 from supervisor.config.user_service import UserShares
 from supervisor.edges.machine.processes.peer_identity import ROOT
-from supervisor.edges.users import unit_start
+from supervisor.edges.users import unit_start, user_folders
 from supervisor.edges.users.user_folders import Record, UserFolders
 from supervisor.edges.users.user_units import UserUnits, instance_of
-from supervisor.errors import ConfigurationError
+from supervisor.errors import ConfigurationError, ExhaustedError
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders for somebody else")
 
@@ -96,6 +97,22 @@ def test_a_unit_looks_its_user_up_and_the_next_one_waits_for_no_user_database(
     monkeypatch.setattr(pwd, "getpwuid", no_answer)
     assert start().variables == found
     assert environments[-1]["HOME"] == answer(0).pw_dir
+
+
+def test_a_full_disk_is_no_wrong_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """After that, systemd would not start the unit again."""
+
+    def listening(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    folders = UserFolders(tmp_path / "run", tmp_path / "state")
+    folders.make()
+    folder = folders.of(ROOT)
+    folder.make(ROOT)
+    folder.note(Record(ROOT, ()))
+    monkeypatch.setattr(f"{user_folders.__name__}.listening", listening)
+    with pytest.raises(ExhaustedError, match=r"cannot prepare the folder .*: No space left on device; free space"):
+        unit_start.execute(tmp_path / "run", instance_of(ROOT))
 
 
 def test_nobody_starts_it_by_hand(tmp_path: Path):

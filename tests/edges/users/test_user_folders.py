@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from supervisor.edges.machine.processes.peer_identity import Identity
 from supervisor.edges.users.user_folders import Record, UserFolders
-from supervisor.errors import ConfigurationError
+from supervisor.errors import ConfigurationError, ExhaustedError
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders for somebody else")
 
@@ -60,6 +61,19 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(folders: UserFolders, i
     with pytest.raises(ConfigurationError, match="remove what is in its place"):
         folder.make(ALICE)
     assert _owner_and_mode(target) == (54321, 0o750)
+
+
+def test_a_full_disk_is_no_wrong_configuration(folders: UserFolders, monkeypatch: pytest.MonkeyPatch):
+    """After that, systemd would not start the service again."""
+
+    def mkdir(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("pathlib.Path.mkdir", mkdir)
+    with pytest.raises(ExhaustedError, match="No space left on device; free space on that disk"):
+        folders.make()
+    with pytest.raises(ExhaustedError, match="No space left on device; free space on that disk"):
+        folders.of(ALICE).make(ALICE)
 
 
 def test_a_folder_of_another_user_is_not_taken(folders: UserFolders):

@@ -19,8 +19,9 @@ from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import adopted_dir, user_dirs, write_probe
 from supervisor.edges.machine.folders.socket_claim import held_if_dead
 from supervisor.edges.machine.folders.socket_dir import longest_socket_path_fits
+from supervisor.edges.machine.own_process import kernel_error_remedies
 from supervisor.edges.machine.processes import home_folder
-from supervisor.errors import ConfigurationError
+from supervisor.errors import ConfigurationError, ExhaustedError
 
 NAME = re.compile(r"holdfast-r[0-9a-f]{10}")  # neither a user's own folder nor a daemon's --socket-dir
 NAME_BYTES = 5
@@ -31,9 +32,10 @@ SWEPT_MAX = 100  # folders looked at in one sweep
 def make(environment: Mapping[str, str] | None = None) -> Path:
     """Makes a new 0700 directory in which sockets and small files can be made; its owner removes it at the end.
 
-    Raises ConfigurationError if no place allows one.
+    Raises ConfigurationError if no place allows one; ExhaustedError if one may allow it later.
     """
     faults: list[str] = []
+    kind: type[ConfigurationError | ExhaustedError] = ConfigurationError
     for place in user_dirs.temp_dirs(environment):
         path = place / f"holdfast-r{os.urandom(NAME_BYTES).hex()}"
         if not longest_socket_path_fits(path):
@@ -46,11 +48,13 @@ def make(environment: Mapping[str, str] | None = None) -> Path:
             _probe(path)
         except OSError as error:
             faults.append(f"{place}: {error.strerror or error}")
+            if kernel_error_remedies.remedy(error):
+                kind = ExhaustedError
             with suppress(OSError):
                 path.rmdir()
             continue
         return path
-    raise ConfigurationError(
+    raise kind(
         f"cannot make a private socket directory: {'; '.join(faults)}; set TMPDIR to a short path that can be written"
     )
 

@@ -21,13 +21,14 @@ LOCK_FILE = "supervisor.lock"
 HOLDER_BYTES_MAX = 32
 BACKLOG = 1024
 ATTEMPTS_MAX = 20  # for a directory that its last holder removes while we make or open it
+_FILE_SYSTEM = "check its file system"
 
 
 class SocketDirClaim:
     """An exclusive lock on a socket directory, held until `close`. The kernel releases it when we die."""
 
     def __init__(self, path: Path) -> None:
-        """Makes or checks the directory. Raises ConfigurationError, or InUseError if another supervisor serves it."""
+        """Makes or checks the directory. Raises InUseError if another supervisor serves it, or as `socket_dir.make`."""
         self.path = path
         self._lock = -1
         self.renew()
@@ -61,7 +62,7 @@ class SocketDirClaim:
 
 @contextmanager
 def held(path: Path) -> Generator[None]:
-    """Holds the lock of a directory that is made and checked elsewhere. Raises InUseError or ConfigurationError."""
+    """Holds the lock of a directory that is made and checked elsewhere. Raises as a claim does."""
     descriptor = _lock(path)
     try:
         yield
@@ -109,7 +110,7 @@ def holder_pid(path: Path) -> int | None:
 def bind(path: Path) -> socket.socket:
     """Returns a listening 0600 socket at `path`, and replaces a dead supervisor's. The caller holds the claim.
 
-    Raises ConfigurationError if something other than our socket is in the way.
+    Raises ConfigurationError if something other than our socket is in the way, or as `kernel_error_remedies.refusal`.
     """
     try:
         found = path.lstat()
@@ -122,7 +123,7 @@ def bind(path: Path) -> socket.socket:
     try:
         return listening(path, mode=0o600, backlog=BACKLOG)
     except OSError as error:
-        raise ConfigurationError(f"cannot serve {path}: {error.strerror or error}; check its directory") from error
+        raise kernel_error_remedies.refusal(f"serve {path}", error, otherwise="check its directory") from error
 
 
 def bind_in_own_dir(path: Path) -> socket.socket:
@@ -170,15 +171,13 @@ def _lock(path: Path) -> int:
         try:
             descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise ConfigurationError(f"cannot open {target}: {error.strerror or error}; remove it") from error
+            raise kernel_error_remedies.refusal(f"open {target}", error, otherwise="remove it") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise ConfigurationError(
-                    f"cannot lock {target}: {error.strerror or error}; check its file system"
-                ) from error
+                raise kernel_error_remedies.refusal(f"lock {target}", error, otherwise=_FILE_SYSTEM) from error
             raise InUseError(
                 f"cannot serve {path}: the supervisor with pid {holder_pid(path) or 'unknown'} serves it; "
                 "stop that one, or choose another directory with --socket-dir"
@@ -189,8 +188,7 @@ def _lock(path: Path) -> int:
                 os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
             except OSError as error:
                 os.close(descriptor)
-                remedy = kernel_error_remedies.remedy(error) or "check its file system"
-                raise ConfigurationError(f"cannot write {target}: {error.strerror or error}; {remedy}") from error
+                raise kernel_error_remedies.refusal(f"write {target}", error, otherwise=_FILE_SYSTEM) from error
             return descriptor
         os.close(descriptor)  # Deleted between open and lock: nobody else would look at the lock that we hold.
 

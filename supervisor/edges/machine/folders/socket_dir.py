@@ -15,6 +15,7 @@ import msgspec
 from holdfast_wire import private_files
 
 from supervisor.edges.machine.folders import user_dirs
+from supervisor.edges.machine.own_process import kernel_error_remedies
 from supervisor.edges.machine.processes import socket_probe
 from supervisor.errors import ConfigurationError, NoSupervisorError
 
@@ -136,7 +137,7 @@ def holder_of(worker_socket_path: Path) -> Path:
 
 
 def make(path: Path) -> None:
-    """Creates the directory with mode 0700, or checks an existing one. Raises ConfigurationError."""
+    """Creates the directory with mode 0700, or checks an existing one. Raises as `make_closed`."""
     make_closed(path)
     check(path)
 
@@ -157,12 +158,12 @@ def longest_socket_path_fits(path: Path) -> bool:
 
 
 def make_closed(path: Path) -> None:
-    """Creates or checks a directory without sockets. Raises ConfigurationError."""
+    """Creates or checks a directory without sockets. Raises ConfigurationError; ExhaustedError if a disk is full."""
     try:
         private_files.make_folder(path)
     except OSError as error:
-        raise ConfigurationError(
-            f"cannot make socket directory {path}: {error.strerror or error}; choose another with --socket-dir"
+        raise kernel_error_remedies.refusal(
+            f"make socket directory {path}", error, otherwise="choose another with --socket-dir"
         ) from error
     _check_closed(path)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import resource
 
+from supervisor.errors import ConfigurationError, ExhaustedError
+
 NO_DESCRIPTORS_REMEDY = (  # pidfd_open is refused
     "use Linux 5.4 or newer and, in a container, a runtime whose seccomp profile knows pidfd_open (Docker 20.10.0, "
     "Podman 2.1, with libseccomp 2.5.0), or seccomp=unconfined"
@@ -20,6 +22,9 @@ _REMEDIES = {
     errno.ENOSPC: "free space on that disk",
     errno.EDQUOT: "free space on that disk",
 }
+
+_DISK = "check that disk or its file server"
+_OF_A_DISK = {errno.EIO: _DISK, errno.ESTALE: _DISK, errno.ETIMEDOUT: _DISK}  # which may answer again
 
 # While a connection or a process is taken: what is free again later ends no job, and no process of ours.
 OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -43,6 +48,18 @@ def is_passing(error: BaseException | None) -> bool:
 def remedy(error: BaseException) -> str:
     """Returns what to do; "" if the error is not a shortage, so a later attempt would not help."""
     return _REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
+
+
+def refusal(what: str, error: OSError, *, otherwise: str) -> ExhaustedError | ConfigurationError:
+    """Returns the error to raise if a file, a folder or a socket of ours can't be made or used.
+
+    ExhaustedError for a shortage or a disk that fails: a later start may succeed. Else ConfigurationError, with the
+    remedy `otherwise`: systemd and Slurm's prolog do not start a supervisor again after that.
+    """
+    why, passing = error.strerror or error, remedy(error) or _OF_A_DISK.get(error.errno or 0)
+    if passing:
+        return ExhaustedError(f"cannot {what}: {why}; {passing}")
+    return ConfigurationError(f"cannot {what}: {why}; {otherwise}")
 
 
 def in_words(error: BaseException) -> str:

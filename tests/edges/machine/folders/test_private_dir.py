@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from supervisor.edges.machine.folders import private_dir, socket_claim, user_dirs, write_probe
 from supervisor.edges.machine.folders.socket_claim import SocketDirClaim
 from supervisor.edges.machine.processes import home_folder
-from supervisor.errors import ConfigurationError
+from supervisor.errors import ConfigurationError, ExhaustedError
 
 HOLDER = """
 import pathlib, sys
@@ -66,6 +67,16 @@ def test_it_is_fresh_closed_and_short_enough(temp: Path, tmp_path: Path):
 def test_without_any_place_it_says_which_were_tried(temp: Path):
     user_dirs.SHARED_TEMPS = (temp / "none",)
     with pytest.raises(ConfigurationError, match=rf"{temp}/none: No such file or directory.*; set TMPDIR"):
+        private_dir.make({})
+
+
+def test_a_place_that_is_full_now_may_allow_one_later(temp: Path):
+    user_dirs.SHARED_TEMPS = (temp, temp / "none")
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with (
+        mock.patch.object(write_probe, "write", side_effect=full),
+        pytest.raises(ExhaustedError, match=f"{temp}: No space left on device; {temp}/none: No such file"),
+    ):
         private_dir.make({})
 
 

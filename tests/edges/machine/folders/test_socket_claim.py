@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -10,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.edges.machine.folders import socket_claim
+from supervisor.edges.machine.folders import socket_claim, socket_dir
 from supervisor.edges.machine.folders.socket_claim import SocketDirClaim
-from supervisor.errors import ConfigurationError, InUseError
+from supervisor.errors import ConfigurationError, ExhaustedError, HoldfastError, InUseError
 
 HOLDER = """
 import pathlib, sys
@@ -60,11 +61,11 @@ def test_a_wiped_directory_is_claimed_again_but_not_from_another(tmp_path: Path)
 CLAIMS_WITHOUT_ROOM = """
 import pathlib, resource, sys
 from supervisor.edges.machine.folders.socket_claim import SocketDirClaim
-from supervisor.errors import ConfigurationError
+from supervisor.errors import ExhaustedError
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 try:
     SocketDirClaim(pathlib.Path(sys.argv[1]))
-except ConfigurationError as error:
+except ExhaustedError as error:
     print(error)
 """
 
@@ -76,6 +77,47 @@ def test_a_lock_file_that_can_not_be_written_is_an_error_with_a_remedy(tmp_path:
     )
     why = "File too large; raise the limit on the size of files (ulimit -f)"
     assert done.stdout == f"cannot write {path}/supervisor.lock: {why}\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "remedy"),
+    [
+        (errno.ENOSPC, ExhaustedError, "free space on that disk"),
+        (errno.EIO, ExhaustedError, "check that disk or its file server"),
+        (errno.EROFS, ConfigurationError, ""),
+    ],
+)
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (f"{socket_dir.__name__}.private_files.make_folder", "make socket directory"),
+        ("os.open", "open"),
+        ("fcntl.flock", "lock"),
+        ("os.pwrite", "write"),
+        (f"{socket_claim.__name__}.listening", "serve"),
+    ],
+)
+def test_only_a_fault_that_stays_is_a_wrong_configuration(
+    call: str, what: str, number: int, kind: type[HoldfastError], remedy: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    """systemd, the prolog and batch scripts start nothing again after a wrong configuration."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    def serve(path: Path) -> None:
+        claim = SocketDirClaim(path)
+        claim.close()
+        socket_claim.bind(path / "worker.sock")
+
+    path = tmp_path / "sock"
+    with monkeypatch.context() as patched:
+        patched.setattr(call, fail)
+        with pytest.raises(HoldfastError, match=f"^cannot {what} {path}.*{os.strerror(number)}; .*{remedy}") as told:
+            serve(path)
+    assert told.type is kind
+    SocketDirClaim(path).close()
 
 
 def test_a_lock_file_that_is_a_link_is_refused(tmp_path: Path):
