@@ -13,7 +13,9 @@ from typing import BinaryIO
 
 import msgspec
 
+from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.journal.timed_reads import SilentDiskError, TimedReads
+from supervisor.edges.machine.processes import process_table as process_table  # With it, Popen stops no other thread.
 
 ANSWER_TIMEOUT_S = 5.0
 END_TIMEOUT_S = 1.0  # after SIGKILL
@@ -57,9 +59,11 @@ class Machine:
         value = float(load) if load.replace(".", "", 1).isdigit() else 0.0
         return value if value > (os.cpu_count() or 1) else 0.0
 
-    def program(self, name: str) -> str:
+    def program(self, name: str, *, also_beside_python: bool = True) -> str:
         """Returns the path of a program; "" if it is not in our Python's folder or PATH, or their disks are silent."""
-        path = f"{Path(sys.executable).parent}{os.pathsep}{self.environ.get('PATH', os.defpath)}"
+        path = self.environ.get("PATH", os.defpath)
+        if also_beside_python:
+            path = f"{Path(sys.executable).parent}{os.pathsep}{path}"
         try:
             found = TimedReads().read(
                 lambda: shutil.which(name, path=path), place=Path(name), within_s=ANSWER_TIMEOUT_S
@@ -71,22 +75,34 @@ class Machine:
     def ask(self, command: Sequence[str], *, timeout_s: float = ANSWER_TIMEOUT_S) -> Answer:
         """Runs a program that only reads. Blocks for little more than `timeout_s`, even if nothing can end the program.
 
-        A driver or a disk may keep it in the kernel: then it is left.
+        A driver or a disk may keep it in the kernel, also before it has started: then it is left.
         """
         # In memory: the disk of temporary files may be what does not answer.
         out_fd, err_fd = os.memfd_create("stdout"), os.memfd_create("stderr")
         with open(out_fd, "w+b") as out, open(err_fd, "w+b") as err:
-            try:
+            late = Answer(fault=f"no answer within {timeout_s:g} s", is_late=True)
+            clock = Clock()
+            until_s = clock.now_s() + timeout_s
+
+            def start() -> subprocess.Popen[bytes]:
                 process = subprocess.Popen(
                     list(command), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self.environ
                 )
+                if clock.now_s() > until_s:
+                    _end(process)  # Nobody waits for it any more.
+                return process
+
+            try:
+                process = TimedReads().read(start, place=command[0], within_s=timeout_s)
+            except SilentDiskError:
+                return late
             except OSError as error:
                 return Answer(fault=f"it cannot be started ({error.strerror})")
             try:
-                code = process.wait(timeout_s)
+                code = process.wait(max(0.0, until_s - clock.now_s()))
             except subprocess.TimeoutExpired:
                 _end(process)
-                return Answer(fault=f"no answer within {timeout_s:g} s", is_late=True)
+                return late
             stdout, stderr = (_text(file) for file in (out, err))
         if code:
             said = stderr.strip().splitlines()

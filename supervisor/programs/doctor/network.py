@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import re
-import shutil
 import socket
 import struct
 import threading
@@ -182,7 +181,7 @@ def _interfaces(area: Area, machine: Machine) -> None:
 
 def _etcd_program(area: Area, machine: Machine) -> None:
     """Checks whether a node has the program of a job's own etcd, which few jobs use."""
-    path = shutil.which("etcd", path=machine.environ.get("PATH"))  # as a member finds it
+    path = machine.program("etcd", also_beside_python=False)  # as a member finds it
     answer = machine.ask([path, "--version"]) if path else Answer(fault="not found")
     version = re.search(r"etcd Version: (\d+)\.(\d+)\S*", answer.stdout)
     is_new = version is not None and (int(version[1]), int(version[2])) >= ETCD_MIN

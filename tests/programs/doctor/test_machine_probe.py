@@ -51,6 +51,26 @@ def test_a_silent_disk_of_temporary_files_or_in_path_holds_nothing_up(tmp_path: 
     over.set()
 
 
+def test_a_program_on_a_disk_that_is_silent_at_its_start_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    program(tmp_path, "tell", "echo yes")
+    machine, over = machine_of(tmp_path), threading.Event()
+    tell, popen = machine.program("tell"), subprocess.Popen[bytes]
+    assert not vars(subprocess)["_USE_VFORK"], "it would stop all threads until the program has started"
+
+    def wait(*_: object, **__: object) -> subprocess.Popen[bytes]:
+        over.wait(60)
+        return popen("true")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", wait)
+        started_s = time.monotonic()
+        answer = machine.ask([tell], timeout_s=0.1)
+        assert time.monotonic() - started_s < 30
+    over.set()
+    assert (answer.fault, answer.is_late) == ("no answer within 0.1 s", True)
+    assert machine.ask([tell]).stdout == "yes\n"
+
+
 def test_a_load_counts_above_the_number_of_cpus(tmp_path: Path):
     assert machine_of(tmp_path).overload() == 0
     assert machine_of(tmp_path, {"/proc/loadavg": "0.01 0.2 0.3 1/9 9"}).overload() == 0

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.programs.doctor import network
+from supervisor.programs.doctor import machine_probe, network
 from supervisor.programs.doctor.doctor_finding import DoctorFinding, Grade
 from supervisor.programs.doctor.network import Endpoint
 from tests.programs.doctor.machines import machine_of, program, the
@@ -125,6 +126,28 @@ def test_the_program_of_a_jobs_own_etcd(script: str, grade: Grade, says: str, tm
     found = the(look(tmp_path, {}), "etcd program")
     assert found.grade is grade
     assert says in found.found
+
+
+def test_a_silent_disk_in_path_does_not_hold_the_check_of_etcd_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    over = threading.Event()
+
+    def wait(*_: object, **__: object) -> None:
+        over.wait(60)
+
+    monkeypatch.setattr("shutil.which", wait)
+    monkeypatch.setattr(machine_probe, "ANSWER_TIMEOUT_S", 0.1)
+    started_s = time.monotonic()
+    assert the(look(tmp_path, {}), "etcd program").found == "etcd: not found"
+    assert time.monotonic() - started_s < 30
+    over.set()
+
+
+def test_a_program_that_is_only_beside_our_python_is_not_the_etcd_of_a_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    program(tmp_path, "etcd", "echo 'etcd Version: 3.5.9'")
+    monkeypatch.setattr("sys.executable", str(tmp_path / "bin" / "python"))
+    assert the(look(tmp_path, {}, environ={"PATH": "/none/such"}), "etcd program").found == "etcd: not found"
 
 
 def test_a_node_without_the_program_etcd_has_no_problem(tmp_path: Path):
