@@ -137,6 +137,14 @@ def end_leftovers(job: str, uid: int, limit_s: float) -> tuple[list[Process], li
     return [process for entry, process in found.items() if entry not in stuck], [found[entry] for entry in stuck]
 
 
+def remove(folder: str) -> None:
+    """Removes the supervisor's folder, with the file system that the prolog has mounted there."""
+    if os.path.ismount(folder):
+        with suppress(OSError):
+            subprocess.run(["umount", "-l", folder], env={"PATH": PATH}, stderr=subprocess.DEVNULL, check=False)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def listed(processes: list[Process]) -> str:
     more = f" and {len(processes) - NAMED_MAX} more" if len(processes) > NAMED_MAX else ""
     return ", ".join(str(each) for each in processes[:NAMED_MAX]) + more
@@ -170,7 +178,7 @@ def main() -> int:
     node, known = os.environ.get("SLURMD_NODENAME") or os.uname().nodename, settings()
     end_supervisor(job, uid, float(known["STOP_S"]))
     ended, stuck = end_leftovers(job, uid, float(known["KILL_S"]))
-    shutil.rmtree(os.path.join(known["PLACE"], job), ignore_errors=True)
+    remove(os.path.join(known["PLACE"], job))
     if ended:
         say(f"job {job} has left on {node}: {listed(ended)}; killed", known.get("LOG", ""))
     if stuck:

@@ -39,8 +39,14 @@ fi
 [ -x "$HOLDFAST" ] || fail "cannot start a supervisor: no $HOLDFAST; install Holdfast there, or set HOLDFAST in $here/settings"
 entry=$(getent passwd "$SLURM_JOB_UID") || fail "cannot start a supervisor: this node knows no user $SLURM_JOB_UID"
 IFS=: read -r user _ uid gid _ home _ <<< "$entry"
-mkdir -p -m 711 "$PLACE" && rm -rf "$folder" && mkdir -m 700 "$folder" && chown "$uid:$gid" "$folder" ||
+umount -l "$folder" 2> /dev/null # left by an earlier prolog of the job
+mkdir -p -m 711 "$PLACE" && rm -rf "$folder" && mkdir -m 700 "$folder" ||
     fail "cannot start a supervisor: cannot make $folder"
+# A file system of its own, so that the user fills PLACE for nobody else. Below it, the folder stays root's. A container
+# may not mount one.
+room=size=64m,nr_inodes=16k,mode=0700,nosuid,nodev
+mount -t tmpfs -o "$room,uid=$uid,gid=$gid" holdfast "$folder" 2> /dev/null || chown "$uid:$gid" "$folder" ||
+    fail "cannot start a supervisor: cannot give $folder to user $uid"
 as_user=(setpriv --reuid "$uid" --regid "$gid" --init-groups env -i PATH="$PATH" HOME="$home" USER="$user"
     LOGNAME="$user" LANG=C.UTF-8 SLURM_JOB_ID="$SLURM_JOB_ID" HOLDFAST_SUPERVISOR_OF="$SLURM_JOB_ID")
 
@@ -55,4 +61,7 @@ for ((tries = READY_S * 20; tries > 0; tries--)); do
     [ -S "$folder/control.sock" ] && exit 0
     sleep 0.05
 done
-fail "no supervisor within $READY_S s: $("${as_user[@]}" tail -n 1 "$folder/log")"
+# The user may have put anything in the log's place, and may stop or trace the process that reads it.
+last=$(timeout -k 1 2 "${as_user[@]}" tail -c 500 "$folder/log" < /dev/null 2> /dev/null | timeout 4 tail -n 1 |
+    tr -cd '[:print:]')
+fail "no supervisor within $READY_S s: $last"
