@@ -6,7 +6,7 @@ import os
 
 
 def current_folder() -> str:
-    """Returns the current folder; "" if it was removed: a job still runs in it, as it would without us."""
+    """Returns the current folder; "" if it was removed: without a node's supervisor, a job still runs in it."""
     try:
         return os.getcwd()
     except OSError:

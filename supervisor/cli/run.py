@@ -38,9 +38,7 @@ def execute_argv(argv: Sequence[str]) -> int:
     cwd = current_folder()
     request = parse_run(argv, environ=os.environ, cwd=cwd)
     if not cwd and request.spec.entry is Entry.SCRIPT and not os.path.isabs(request.spec.command[0]):
-        raise InvalidRequestError(
-            f"cannot run {request.spec.command[0]}: the current folder was removed; go to one that exists"
-        )
+        raise _folder_removed(request.spec)
     if not cwd and request.spec.log_dir and not os.path.isabs(request.spec.log_dir):
         raise InvalidRequestError(
             f"cannot keep logs in {request.spec.log_dir}: the current folder was removed; go to one that exists"
@@ -122,7 +120,8 @@ def _run(request: RunRequest) -> int:
 def _nodes_supervisor(request: RunRequest) -> Generator[tuple[Path, Path] | None]:
     """Yields where the node's supervisor answers, and a path there that stays; None if the job runs privately.
 
-    Raises NoSupervisorError if the user named a folder in which none answers that may have the job.
+    Raises NoSupervisorError if the user named a folder in which none answers that may have the job, and
+    InvalidRequestError if the current folder was removed: the ranks would run in the supervisor's.
     """
     with ExitStack() as stack:
         found = None
@@ -137,7 +136,13 @@ def _nodes_supervisor(request: RunRequest) -> Generator[tuple[Path, Path] | None
                     standard_streams.say(f"holdfast: warning: {error}")
             elif place.explicit:
                 raise socket_dir.nobody_answers(place.path)
+        if found and not request.spec.cwd:
+            raise _folder_removed(request.spec)
         yield found
+
+
+def _folder_removed(spec: JobSpec) -> InvalidRequestError:
+    return InvalidRequestError(f"cannot run {spec.command[0]}: the current folder was removed; go to one that exists")
 
 
 def _run_privately(request: RunRequest) -> int:

@@ -50,6 +50,20 @@ def test_restarts_the_failure_and_the_next_command_are_told(daemon: Daemon) -> N
     assert {"worker_failed", "restart_decided", "running_again", "job_failed"} <= set(heard)
 
 
+def test_a_job_of_a_folder_that_was_removed_does_not_run_in_the_daemons(daemon: Daemon) -> None:
+    (daemon.root / "train.py").write_text(f"open({str(daemon.root / 'ran')!r}, 'w')")
+    script = f"{daemon.root}/train.py"
+    for what, command in (("touch", ("--no-python", "touch", f"{daemon.root}/ran")), (script, (script,))):
+        words = [sys.executable, "-m", "supervisor", "run", "--socket-dir", str(daemon.sockets), *command]
+        done = subprocess.run(
+            ["sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh", *words],
+            cwd=daemon.root, env=daemon.env, capture_output=True, text=True, timeout=90, check=False,
+        )  # fmt: skip
+        told = f"holdfast: cannot run {what}: the current folder was removed; go to one that exists\n"
+        assert (done.returncode, done.stderr) == (2, told)
+    assert not (daemon.root / "ran").exists()
+
+
 def test_a_cordoned_node_is_told_as_such(daemon: Daemon) -> None:
     (node,) = {line.split()[0] for line in daemon.holdfast("nodes").stdout.splitlines()[1:]}
     assert daemon.holdfast("cordon", node, "--reason", "disk").returncode == 0
