@@ -4,7 +4,7 @@ A spawner may be stopped (SIGSTOP), held by a debugger, or wait for a disk. Its 
 deadline; but people learn of it at once, and a job that they stop ends within a bounded time. One that still loads, and
 has nothing of the job, is not waited for if another answers: that may have healthy workers. If none does, the one that
 loads may be the replacement of a lost one. If all that answer were replaced, and the one that had the job has ended,
-one that has started no process, and thus has no worker, is given up after CHILDLESS_S.
+one without a worker or a store is given up after CHILDLESS_S. What it loads may have started other processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, Spa
 from supervisor.ports.pauses import pause
 
 SILENT_S = 1.0  # after that, a spawner that answers nothing is reported; a stopped one at once
-CHILDLESS_S = 30.0  # after that, one without child processes has nothing of a job whose spawner has ended
+CHILDLESS_S = 30.0  # after that, one without workers has nothing of a job whose spawner has ended
 GOES_ON_S = 5.0  # for a spawner that was continued; then it is killed
 GONE_S = 5.0  # for a spawner that was killed; then it is given up
 
@@ -135,7 +135,7 @@ class SpawnerReconnect:
         if not is_stopped and not self.unneeded:
             await on_silent()
         while True:
-            await pause(CHILDLESS_S, why="one that has taken over starts a process within that time")
+            await pause(CHILDLESS_S, why="one that has taken over starts a worker or a store within that time")
             await self._end_childless()
 
     async def _end_when_asked(self) -> None:
@@ -159,10 +159,14 @@ class SpawnerReconnect:
 
 
 def _may_have_job(spawners: Mapping[SpawnerFiles, SpawnerIdentity]) -> bool:
-    """Returns whether one of them keeps something, is stopped, or has started a process. Reads all of /proc."""
+    """Returns whether one of them keeps something, is stopped, or has a worker or a store. Reads all of /proc.
+
+    Each of those leads a session. What a module has started as it was loaded is in the spawner's.
+    """
     for files, identity in spawners.items():
         entry = process_table.look_up(identity.pid)
         is_stopped = entry is not None and entry.state in "Tt"
-        if is_stopped or files.keep_path.exists() or process_table.descendants(identity.pid):
+        below = process_table.descendants(identity.pid)
+        if is_stopped or files.keep_path.exists() or any(each.session == each.pid for each in below):
             return True
     return False

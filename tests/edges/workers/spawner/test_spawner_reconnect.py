@@ -250,20 +250,32 @@ async def test_one_that_has_nothing_of_the_job_is_killed_and_not_waited_for(tmp_
         spawner.end()
 
 
-@pytest.mark.parametrize("why", ["", "it has a process", "it is stopped", "it keeps something", "it is the next one"])
-async def test_one_without_a_process_is_not_waited_for_without_limit_if_the_spawner_that_had_the_job_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+@pytest.mark.parametrize("why", ["", "it has a worker", "it is stopped", "it keeps something", "it is the next one"])
+@pytest.mark.parametrize("has_helper", [False, True])
+async def test_one_without_a_worker_is_not_waited_for_without_limit_if_the_spawner_that_had_the_job_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str, has_helper: bool
 ) -> None:
-    """The one that answers was replaced; this one hangs while it loads, unless there is a reason `why` it may not."""
+    """The one that answers was replaced; this one hangs while it loads, unless there is a reason `why` it may not.
+
+    `has_helper`: what it loads has started a process.
+    """
     monkeypatch.setattr(spawner_reconnect, "SILENT_S", 0.05)
     monkeypatch.setattr(spawner_reconnect, "GOES_ON_S", 0.05)
     monkeypatch.setattr(spawner_reconnect, "CHILDLESS_S", 0.06)
     found, looks, pause = list[FoundSpawner](), list[str](), spawner_reconnect.pause
-    command = ["sh", "-c", "sleep 600 & wait"] if why == "it has a process" else ["sleep", "600"]
+    has_worker = why == "it has a worker"
+    workers = list[int]()
+    script = "sleep 600 & " * has_helper + "setsid sleep 600 & " * has_worker + "wait; exec sleep 600"
+    command = ["sh", "-c", script]
     with loading(tmp_path / "spawners", command) as (place, identity, process):
         successor = process.pid if why == "it is the next one" else 1
         spawner = Spawner(tmp_path / "spawners", next_pid=0, successor=successor)
         attempt = SpawnerReconnect([(place, identity), *spawner.places], found)
+
+        def is_complete() -> bool:
+            below = process_table.descendants(process.pid)
+            workers[:] = [each.pid for each in below if each.session == each.pid]
+            return (len(below), len(workers)) == (has_helper + has_worker, has_worker)
 
         async def counting(delay_s: float, *, why: str) -> None:
             if delay_s == spawner_reconnect.CHILDLESS_S:
@@ -273,9 +285,8 @@ async def test_one_without_a_process_is_not_waited_for_without_limit_if_the_spaw
             await pause(delay_s, why=why)
 
         try:
-            if why == "it has a process":
-                while not process_table.descendants(process.pid):  # noqa: ASYNC110 - the kernel does not tell
-                    await anyio.sleep(0.01)
+            while not is_complete():  # noqa: ASYNC110 - the kernel does not tell
+                await anyio.sleep(0.01)
             if why == "it is stopped":
                 stop(process)
             if why == "it keeps something":
@@ -289,6 +300,8 @@ async def test_one_without_a_process_is_not_waited_for_without_limit_if_the_spaw
             found[0].close()
         finally:
             spawner.end()
+            for worker in workers:
+                os.kill(worker, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("has_ended", [False, True])
