@@ -163,7 +163,7 @@ class Ready(NamedTuple):
     """
 
     pid: int
-    protocol: int
+    protocol: int  # PROTOCOL of the spawner: a supervisor with another one refuses it
     python: str  # version
     method: str  # "fork" or "exec"
     method_reason: str  # why, in one sentence

@@ -38,6 +38,8 @@ from supervisor.wiring.supervisor_return import EVENTS_MAX, EndedJobs, Returning
 from tests.edges.machine.journal.journal_samples import event, report, started
 from tests.engine.world import World
 
+WELCOME = Mock(ready=link.Ready(2**22, link.PROTOCOL, "3.11", "fork", "", (), ""))
+
 
 class Kept:
     def __init__(self) -> None:
@@ -284,7 +286,7 @@ async def test_a_spawner_that_keeps_nothing_yet_leaves_the_end_to_the_one_before
     files.note("j", 2**22)
     identity = files.identity()
     assert identity is not None
-    fresh, found = Mock(files=files, pid=2**22, texts={}), list[FoundSpawner]()
+    fresh, found = Mock(files=files, pid=2**22, texts={}, welcome=WELCOME), list[FoundSpawner]()
 
     async def reach(*_: object) -> None:
         found.append(fresh)
@@ -305,7 +307,8 @@ async def test_a_replaced_spawner_stands_for_the_job_only_if_its_successor_has_k
 ):
     services, went_on = _services(left.folder), Mock()
     first, second = left.put(left.running, turns=3), left.put(left.closing, turns=kept_turns or 0, number=1)
-    replaced = Mock(files=first[0], pid=2**22, texts=left.kept[first[0]].texts | {SUCCESSOR: "4194305"})
+    texts = left.kept[first[0]].texts | {SUCCESSOR: "4194305"}
+    replaced = Mock(files=first[0], pid=2**22, texts=texts, welcome=WELCOME)
     if kept_turns is None:
         del left.kept[second[0]]
     found = list[FoundSpawner]()

@@ -8,7 +8,7 @@ import msgspec
 from holdfast_wire import spawner_link as wire
 
 from supervisor.edges.machine import records
-from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner
+from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, protocol_fault
 
 SUCCESSION = "succession"  # the text that says which spawner of a job has which cycle
 SUCCESSOR = "successor"  # the text with the pid of the spawner that replaces this one: SUCCESSION may be older
@@ -45,7 +45,7 @@ def _as_order(message: wire.Message) -> wire.Order:
 
 
 class IncompleteError(Exception):
-    """Raised if a spawner on which a job relies is missing."""
+    """Raised if a spawner on which a job relies is missing, or of no use here."""
 
 
 def succession(texts: Mapping[str, str]) -> Succession | None:
@@ -63,9 +63,15 @@ def turns(texts: Mapping[str, str]) -> int:
 
 
 def check_whole(found: Sequence[FoundSpawner]) -> None:
-    """Raises IncompleteError if a spawner with workers, or for the next ones, is missing. Newest texts first."""
+    """Raises IncompleteError if a spawner with workers, or for the next ones, is missing or speaks another protocol.
+
+    Newest texts first.
+    """
     if not found:
         raise IncompleteError("its spawner has ended while no supervisor was there")
+    for each in found:
+        if fault := protocol_fault(each.welcome.ready):
+            raise IncompleteError(f"its spawner (pid {each.pid}) can't be taken over: {fault}")
     stood = succession(found[0].texts)
     if stood is None:
         if found[0].texts:

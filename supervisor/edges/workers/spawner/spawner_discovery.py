@@ -370,6 +370,14 @@ async def _receivable(link: socket.socket, pidfd: int) -> bool:
     return not ended
 
 
+def protocol_fault(ready: wire.Ready) -> str:
+    """Returns why a spawner, found or started, can't be used by this version; "": it can."""
+    if ready.protocol == wire.PROTOCOL:
+        return ""
+    versions = f"version {ready.protocol} of the spawner link, this supervisor version {wire.PROTOCOL}"
+    return f"it speaks {versions}; install one version of Holdfast on this node, and start the supervisor again"
+
+
 def last_noted_ns(files: Iterable[SpawnerFiles]) -> int | None:
     """Returns when the last of these spawners was recorded; None if that is not known."""
     return max(filter(None, (each.noted_at_ns() for each in files)), default=None)

@@ -21,7 +21,7 @@ from supervisor.edges.workers.auto_heartbeat_pages import MainThreads
 from supervisor.edges.workers.page_hand_over import PageOffers
 from supervisor.edges.workers.spawner.lost_spawner_processes import Orphans, kill_cgroup, wait_for_end
 from supervisor.edges.workers.spawner.page_sending import PageSending
-from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles
+from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles, protocol_fault
 from supervisor.edges.workers.spawner.spawner_kept_state import SpawnerKeptState
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess
 from supervisor.edges.workers.spawner.worker_ends import OnEndSeen, WorkerEnds
@@ -305,6 +305,8 @@ class SpawnerLink:
         self._interpreter = ""  # It works.
         match message:
             case wire.Ready():
+                if fault := protocol_fault(message):
+                    raise wire.SpawnerProtocolError(fault)
                 self._cgroup = message.cgroup
                 self._pages.note_ready(message)
             case wire.Spawned():
@@ -361,10 +363,8 @@ class SpawnerLink:
     # --- the process -----------------------------------------------------------------------------------------------
 
     def _kill_spawner(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # it has exited already
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-        except OSError:
-            return  # It has exited already.
 
     async def _reap(self) -> str:
         """Returns how it ended, or what it does if it is still there."""

@@ -49,6 +49,9 @@ match sys.argv[1]:
         ready()
         say(Unknown("Rewind"))
         obey()
+    case "other protocol":
+        say(Ready(os.getpid(), spawner_link.PROTOCOL + 1, "3", "exec", "as asked", (), ""))
+        signal.pause()
     case "exit":
         ready()
         sys.exit(3)

@@ -124,11 +124,14 @@ def test_a_job_is_whole_if_all_spawners_are_there_that_it_relies_on() -> None:
     with pytest.raises(kept_succession.IncompleteError):
         kept_succession.check_whole([])
     assert kept_succession.turns({}) == -1
-    found = [Mock(pid=pid, texts=texts(1, {3: 2}, 4)) for pid in (1, 2)]
+    found = [Mock(pid=pid, texts=texts(1, {3: 2}, 4), welcome=Mock(ready=READY)) for pid in (1, 2)]
     assert kept_succession.turns(found[0].texts) == 4
     kept_succession.check_whole(found)
     with pytest.raises(kept_succession.IncompleteError, match="pid 2"):
         kept_succession.check_whole(found[:1])
+    found[1].welcome.ready = READY._replace(protocol=link.PROTOCOL + 1)
+    with pytest.raises(kept_succession.IncompleteError, match=r"pid 2\) can't be taken over: it speaks version 2 of"):
+        kept_succession.check_whole(found)
 
 
 @pytest.mark.parametrize("is_emptied_first", [False, True])

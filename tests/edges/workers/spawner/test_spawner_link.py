@@ -126,6 +126,7 @@ async def test_a_debugger_at_the_spawner_delays_its_end_and_breaks_nothing():
         ("die", "was killed by signal 9"),
         ("garbage", "cannot read a message"),
         ("backwards", "cannot take End from a spawner"),
+        ("other protocol", f"it speaks version {wire.PROTOCOL + 1} of the spawner link, this supervisor version"),
         ("close", "it closed its link"),
     ],
 )
