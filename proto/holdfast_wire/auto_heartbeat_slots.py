@@ -2,8 +2,9 @@
 
 A job that is watched without a line in its script has one memfd for each spawner, which the supervisor makes, seals and
 passes to it. Each local rank has a page in it, with the words of page_layout.py that say whether the main thread
-executes bytecode. The spawner clears a page before it starts a worker. The worker holds a lock on its page as long as
-it writes there: a worker that executes another program loses the lock, and a process that it has forked never has it.
+executes bytecode. The spawner clears a page before it starts a worker, and the worker first writes its layout there: it
+may be of another version than the supervisor. The worker holds a lock on its page as long as it writes there: a worker
+that executes another program loses the lock, and a process that it has forked never has it.
 """
 
 from __future__ import annotations

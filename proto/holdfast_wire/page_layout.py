@@ -20,8 +20,9 @@ PAGE_BYTES = 4096
 PAGE_WORDS = PAGE_BYTES // 8
 
 LAYOUT_VERSION = 1
+LAYOUT_UNSTATED = 1  # that of a worker which leaves the word 0, in the pages of auto_heartbeat_slots.py
 
-WORD_LAYOUT = 0  # LAYOUT_VERSION, written by the supervisor
+WORD_LAYOUT = 0  # LAYOUT_VERSION, written by the supervisor; in the pages of auto_heartbeat_slots.py by the worker
 WORD_INITIALISED_NS = 1  # init_workload_monitoring() of this connection; starts the initial limits
 WORD_HEARTBEAT_NS = 2  # last send_heartbeat()
 WORD_HEARTBEATS = 3  # how many were sent

@@ -82,6 +82,7 @@ class _Ticker:
 
     def start(self) -> None:
         words, now_ns = self._words, time.monotonic_ns()
+        words[page_layout.WORD_LAYOUT] = page_layout.LAYOUT_VERSION
         words[page_layout.WORD_TICK_INTERVAL_NS] = int(self._interval_s * 1e9)
         words[page_layout.WORD_TICK_NS] = words[page_layout.WORD_WATCH_SINCE_NS] = now_ns
         self._never.acquire()

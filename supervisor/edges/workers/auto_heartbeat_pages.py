@@ -1,7 +1,7 @@
 """When did the main thread of each rank last execute bytecode, if its script need not say anything?
 
 Each spawner of such a job has a memory file with a page for each worker (holdfast_wire.auto_heartbeat_slots). As with
-the pages of clients, a stamp that can't be true is not believed: without one, nobody judges the rank.
+the pages of clients, a stamp that can't be true is not believed, nor a page of another layout: nobody judges that rank.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class AutoHeartbeatPages:
         if self.fd < 0 or not 0 <= local_rank < self._workers or not self._is_held(local_rank):
             return None
         words, at = self._words, layout.page_offset(local_rank) // 8
+        if (words[at + page_layout.WORD_LAYOUT] or page_layout.LAYOUT_UNSTATED) != page_layout.LAYOUT_VERSION:
+            return None  # of a worker of another version
         if words[at + page_layout.WORD_WATCH] != page_layout.WATCH_ON:
             return None
         # The tick first: a worker that stamps in between looks younger, never older.

@@ -65,6 +65,13 @@ def test_a_main_thread_was_active_until_its_next_tick_is_due_or_since_when_it_is
     assert executed_at_s(pages, "fork") == 90.0
 
 
+@pytest.mark.parametrize(("layout_version", "is_known"), [(0, True), (page_layout.LAYOUT_VERSION, True), (2, False)])
+def test_a_page_of_another_layout_judges_nobody(pages: AutoHeartbeatPages, layout_version: int, is_known: bool):
+    """0: of a worker from before there was a version."""
+    stamp(pages, 1, watch=page_layout.WATCH_ON, tick_ns=98e9, tick_interval_ns=1e9, layout=layout_version)
+    assert (executed_at_s(pages) is not None) == is_known
+
+
 def test_nobody_is_judged_by_a_page_to_which_nobody_writes(pages: AutoHeartbeatPages):
     assert executed_at_s(pages) is None
     stamp(pages, 1, watch=page_layout.WATCH_ON, tick_ns=98e9, tick_interval_ns=1e9)

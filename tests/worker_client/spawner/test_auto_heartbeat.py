@@ -136,6 +136,8 @@ def test_a_worker_that_computes_ticks_and_one_that_executes_another_program_has_
     with rig(script(busy), watch_fd) as computing:
         computing.spawn(worker(1))
         until(lambda: auto_heartbeat_slots.is_held(watch_fd, 1), what="the page to be held")
+        until(lambda: words(watch_fd, 1)[page_layout.WORD_WATCH] == page_layout.WATCH_ON, what="the ticks")
+        assert words(watch_fd, 1)[page_layout.WORD_LAYOUT] == page_layout.LAYOUT_VERSION
         assert silent_s(watch_fd) < SILENT_S
         until(lambda: not auto_heartbeat_slots.is_held(watch_fd, 1), what="the other program")
 
