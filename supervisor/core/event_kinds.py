@@ -186,9 +186,9 @@ _NODES = {
     "nodes_placed": Kind(_NEWS, "The round is complete: which node gets which ranks, and which nodes are spares."),
     "node_refused": Kind(
         _NEWS,
-        "A node that tried to join has other settings than the rest of the job, or cannot run its command; only this "
-        "node ends.",
-        "Give all nodes the same command, and what it needs: the reason names what differs or is missing.",
+        "A node takes no part in the job, as the reason says: it has other settings or the rank of another node, "
+        "cannot run the command, has ended its part by itself, or belongs to an earlier run. Only this node ends.",
+        "Remove the cause on that node and start it again. If it has ended its part by itself, its own log says why.",
     ),
     "node_lost": Kind(
         _NEWS,
