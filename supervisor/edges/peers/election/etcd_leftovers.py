@@ -20,6 +20,7 @@ FOLDER = ".ended"  # no job has this id: ids do not begin with a dot
 KEPT_S = 900  # after the job's last leader: for nodes that do not know its verdict yet
 CLOCKS_DIFFER_MAX_S = 900  # between nodes: the ledger is kept for this much longer
 LOOKED_AT_MAX = 16  # marks that one leader checks
+KEYS_READ_MAX = 4096  # for the oldest of them, if other keys come first
 
 
 class _Mark(msgspec.Struct, frozen=True):
@@ -52,13 +53,26 @@ class Leftovers:
         Marks in the order of their keys would hide one job's behind those of others that end more often.
         """
         with suppress(BackendRefusedError, BackendUnavailableError):
-            first, end = self._key(""), f"{self._prefix}/{FOLDER}0".encode()  # "0" is the next character after "/"
-            for found in (await self._client.range(first, end=end, oldest=LOOKED_AT_MAX)).kvs:
-                if self._is_old(found.value):
-                    folder = f"{self._prefix}/{found.key[len(first) :].decode()}"
-                    ledger, era = f"{folder}/ledger".encode(), f"{folder}/era".encode()
-                    await self._client.remove(ledger, era, changed_at=found.mod_revision)
-                    await self._client.remove(found.key, changed_at=found.mod_revision)
+            first = self._key("")
+            for key, revision in await self._oldest_marks():
+                folder = f"{self._prefix}/{key[len(first) :].decode()}"
+                ledger, era = f"{folder}/ledger".encode(), f"{folder}/era".encode()
+                await self._client.remove(ledger, era, changed_at=revision)
+                await self._client.remove(key, changed_at=revision)
+
+    async def _oldest_marks(self) -> list[tuple[bytes, int]]:
+        """Returns keys and revisions of those of the oldest marks whose time is over.
+
+        Reads on beyond other keys, which nobody removes.
+        """
+        first, end = self._key(""), f"{self._prefix}/{FOLDER}0".encode()  # "0" is the next character after "/"
+        count = LOOKED_AT_MAX
+        while True:
+            found = (await self._client.range(first, end=end, oldest=count)).kvs
+            marks = [each for each in found if _left_at_s(each.value) is not None]
+            if marks or len(found) < count or count >= KEYS_READ_MAX:
+                return [(each.key, each.mod_revision) for each in marks[:LOOKED_AT_MAX] if self._is_old(each.value)]
+            count *= 2
 
     def _key(self, job_id: str) -> bytes:
         return f"{self._prefix}/{FOLDER}/{job_id}".encode()
@@ -67,8 +81,12 @@ class Leftovers:
         return self._unix_ns() / 1e9
 
     def _is_old(self, value: bytes) -> bool:
-        try:
-            left_at_s = msgspec.json.decode(value, type=_Mark).left_at_unix_s
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return False
-        return self._now_s() - left_at_s > KEPT_S + CLOCKS_DIFFER_MAX_S
+        left_at_s = _left_at_s(value)
+        return left_at_s is not None and self._now_s() - left_at_s > KEPT_S + CLOCKS_DIFFER_MAX_S
+
+
+def _left_at_s(value: bytes) -> float | None:
+    """Returns the time in a mark; None: it is none."""
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return msgspec.json.decode(value, type=_Mark).left_at_unix_s
+    return None

@@ -161,6 +161,20 @@ async def test_a_leader_looks_at_a_few_and_skips_what_is_no_mark(
     assert cluster.keys() == {".ended/0", "e/ledger", ".ended/e", "f/ledger", ".ended/f"}
 
 
+async def test_keys_that_are_no_marks_hide_none_however_many(
+    server: Etcd, prefix: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(etcd_leftovers, "LOOKED_AT_MAX", 2)
+    cluster = Cluster(server, prefix)
+    others = {f".ended/{number}" for number in range(5)}
+    for other in others:
+        server.ctl("put", f"{prefix}/{other}", "something else")
+    await cluster.end("old")
+    cluster.now_s += LONG_S
+    await cluster.end("new")
+    assert cluster.keys() == {*others, "new/ledger", ".ended/new"}
+
+
 async def test_young_marks_of_others_hide_no_old_one(server: Etcd, prefix: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(etcd_leftovers, "LOOKED_AT_MAX", 2)
     cluster = Cluster(server, prefix)
