@@ -26,6 +26,7 @@ ANSWER_TIMEOUT_S = 3.0
 REVERSE_SLOW_S = 0.005
 ADDRESSES_MAX = 4  # of interfaces; each may take ANSWER_TIMEOUT_S
 SIOCGIFADDR = 0x8915  # linux/sockios.h
+SCOPE, SCOPE_GLOBAL = 3, "00"  # a field of /proc/net/if_inet6
 STORE_PORTS_MIN = 1024  # outside the kernel's range, for stores and the ports next to them
 BACKLOG_MIN = 1024
 ETCD_MIN = (3, 4)  # an older one knows no learners
@@ -109,10 +110,10 @@ def _reverse(area: Area, machine: Machine) -> None:
     if hosts and "dns" not in hosts.split() and "resolve" not in hosts.split():
         area.ok("reverse names", "not asked of DNS")
         return
-    outward = _outward_address()
-    addresses = [outward] if outward else _interface_addresses()
+    outward = _outward_address(socket.AF_INET, "192.0.2.1")  # of TEST-NET-1, which nobody uses
+    addresses = [outward] if outward else [*_interface_addresses(), *_ipv6_addresses(machine)]
     if not addresses:
-        area.skip("reverse names", "this node has no IPv4 addresses, apart from loopback")
+        area.skip("reverse names", "this node has no addresses, apart from loopback")
         return
     taken_s = {address: _reverse_s(address) for address in addresses}
     address = max(addresses, key=lambda each: taken_s[each])
@@ -135,13 +136,25 @@ def _reverse_s(address: str) -> float:
     return clock.now_s() - started_s
 
 
-def _outward_address() -> str:
+def _outward_address(family: socket.AddressFamily, elsewhere: str) -> str:
     """Returns the address from which this node would reach others; "" without a default route. Sends nothing."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
-        probe.connect(("192.0.2.1", 9))  # an address of TEST-NET-1, which nobody uses
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:  # The kernel may have no IPv6.
+        probe.connect((elsewhere, 9))
         address = str(probe.getsockname()[0])
-        return "" if address.startswith(("127.", "0.")) else address
+        return "" if address == "::1" or address.startswith(("127.", "0.")) else address
     return ""
+
+
+def _ipv6_addresses(machine: Machine) -> list[str]:
+    """Returns the address on the default route, or without such a route those of all interfaces, ADDRESSES_MAX at most.
+
+    Those of one link are left out: the name of an interface is part of them.
+    """
+    if outward := _outward_address(socket.AF_INET6, "2001:db8::1"):  # an address for documents, which nobody uses
+        return [outward]
+    entries = [line.split() for line in machine.text("/proc/net/if_inet6").splitlines()]
+    found = [each[0] for each in entries if len(each) > SCOPE and each[SCOPE] == SCOPE_GLOBAL]
+    return [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(address)) for address in found[:ADDRESSES_MAX]]
 
 
 def _interface_addresses() -> list[str]:

@@ -48,9 +48,13 @@ def no_name(address: str) -> tuple[str, list[str], list[str]]:
     return address, [], []
 
 
+def outward(*_: object) -> str:
+    return "192.0.2.7"
+
+
 def test_reverse_names_are_asked_where_dns_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert the(look(tmp_path, {}), "reverse names").found == "not asked of DNS"
-    monkeypatch.setattr(network, "_outward_address", lambda: "192.0.2.7")
+    monkeypatch.setattr(network, "_outward_address", outward)
     monkeypatch.setattr(network, "REVERSE_SLOW_S", 0.0)
     monkeypatch.setattr(socket, "gethostbyaddr", no_name)
     found = the(look(tmp_path, {"/etc/nsswitch.conf": "hosts: files dns\n"}), "reverse names")
@@ -88,6 +92,25 @@ def test_without_a_default_route_the_addresses_of_the_interfaces_are_asked(tmp_p
 
     assert re.fullmatch(r"OK 10\.1\.0\.7 in [\d.]+ ms, 10\.2\.0\.7 in [\d.]+ ms\n", asked(60.0))
     assert re.fullmatch(r"WARNING 10\.[12]\.0\.7 takes \d+ ms\n", asked(0.0))
+
+
+# A node without IPv4; its list of addresses is where the machine is looked for.
+IPV6_ALONE = """
+ip link add eth0 type veth peer name eth1 && ip addr add fd00:1::7/64 dev eth0 nodad && ip link set eth0 up &&
+ip link set eth1 up && ROUTE && mkdir -p proc/net && cat /proc/net/if_inet6 > proc/net/if_inet6 && exec "$@"
+"""
+
+
+@pytest.mark.parametrize("route", ["true", "ip -6 route add default dev eth0"])
+def test_a_node_with_ipv6_alone_is_asked_its_reverse_name_too(tmp_path: Path, route: str):
+    machine_of(tmp_path, {"/etc/nsswitch.conf": "hosts: files dns\n"})
+    own = ["unshare", "-rn", "sh", "-c", IPV6_ALONE.replace("ROUTE", route), "sh"]
+    has_tools = shutil.which("unshare") and shutil.which("ip")
+    if not has_tools or subprocess.run([*own, "true"], check=False, cwd=tmp_path).returncode:
+        pytest.skip("needs networks of its own: unshare, ip, user namespaces and IPv6")
+    command = [*own, sys.executable, "-c", ASK, "60", str(tmp_path)]
+    told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, cwd=tmp_path).stdout
+    assert re.fullmatch(r"OK fd00:1::7 in [\d.]+ ms\n", told)
 
 
 @pytest.mark.parametrize(
