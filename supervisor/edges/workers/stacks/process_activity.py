@@ -27,7 +27,7 @@ FUTEX_CALLS = frozenset({"449", "455"} | {{"x86_64": "202", "aarch64": "98"}.get
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 _STATES = {each.value: each for each in ProcessState} | {"t": ProcessState.TRACED, "I": ProcessState.SLEEPING}
-_CPU_TICKS, _EXIT_CODE = slice(11, 13), 49  # fields of /proc/PID/stat after the name
+_PARENT, _SESSION, _CPU_TICKS, _EXIT_CODE = 1, 3, slice(11, 13), 49  # fields of /proc/PID/stat after the name
 
 
 class ProcessSample(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class ProcessSample(msgspec.Struct, frozen=True):
     call: str = ""  # number of the main thread's current system call
     kernel_place: str = ""
     children: tuple[ChildProcess, ...] = ()
-    descendants: tuple[ChildProcess, ...] = ()  # children, then theirs, and so on
+    descendants: tuple[ChildProcess, ...] = ()  # children, then theirs, and so on; also what it has detached
     written_bytes: int | None = None  # by it and its descendants; None: nobody may know
 
 
@@ -135,7 +135,7 @@ def _tracer(pid: int) -> str:
 
 def _glance(pid: int) -> ProcessSample | None:
     """Reads the values that never wait for the process itself."""
-    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    fields = _fields_of(pid)
     if not fields:
         return None
     lines = (line.partition(":") for line in _read(f"/proc/{pid}/status").splitlines())
@@ -169,26 +169,45 @@ def _look_closely(pid: int, seen: dict[int, ProcessSample]) -> None:
 
 
 def _descendants_of(pid: int) -> tuple[dict[int, int], bool]:
-    """Returns the parent of each descendant, children first, and whether these are all.
+    """Returns the parent of each descendant, and whether these are all. Detached ones have none: 0."""
+    detached, are_all_known = _detached_from(pid)
+    parents = dict.fromkeys(detached[:DESCENDANTS_MAX], 0)
+    unread, threads_left, are_all = deque([pid, *parents]), THREADS_READ_MAX, len(parents) == len(detached)
+    while unread and are_all:
+        parent = unread.popleft()
+        children, lists, are_all = _children_of(parent, threads_max=threads_left)
+        known = children[: DESCENDANTS_MAX - len(parents)]
+        parents |= dict.fromkeys(known, parent)
+        are_all &= len(known) == len(children)
+        unread += known
+        threads_left -= lists
+    return parents, are_all and are_all_known
+
+
+def _detached_from(pid: int) -> tuple[list[int], bool]:
+    """Returns processes of its session whose own parent has ended, and whether these are all.
+
+    The parent of a rank is its spawner, which adopts them. One that leads no session shares that of others.
+    """
+    own = _fields_of(pid)
+    if not own or own[_SESSION] != str(pid):
+        return [], True
+    siblings, _, are_all = _children_of(int(own[_PARENT]), threads_max=THREADS_READ_MAX)
+    others = {each: _fields_of(each) for each in siblings if each != pid}
+    return [each for each, fields in others.items() if fields and fields[_SESSION] == str(pid)], are_all
+
+
+def _children_of(pid: int, *, threads_max: int) -> tuple[list[int], int, bool]:
+    """Returns its children, how many lists of them were read, and whether these are all.
 
     The kernel lists children by the thread that started them; some kernels do not.
     """
-    parents: dict[int, int] = {}
-    unread, threads_left = deque([pid]), THREADS_READ_MAX
-    while unread:
-        parent = unread.popleft()
-        threads: list[str] = []
-        with contextlib.suppress(OSError):
-            threads = os.listdir(f"/proc/{parent}/task")
-        lists = [_read_if_there(f"/proc/{parent}/task/{thread}/children") for thread in threads[:threads_left]]
-        children = [int(each) for listed in lists for each in (listed or "").split()]
-        known = children[: DESCENDANTS_MAX - len(parents)]
-        parents |= dict.fromkeys(known, parent)
-        if len(known) < len(children) or len(lists) < len(threads) or not lists or None in lists:
-            return parents, False
-        unread += known
-        threads_left -= len(lists)
-    return parents, True
+    threads: list[str] = []
+    with contextlib.suppress(OSError):
+        threads = os.listdir(f"/proc/{pid}/task")
+    lists = [_read_if_there(f"/proc/{pid}/task/{thread}/children") for thread in threads[:threads_max]]
+    children = [int(each) for listed in lists for each in (listed or "").split()]
+    return children, len(lists), bool(lists) and len(lists) == len(threads) and None not in lists
 
 
 def _written_bytes(pid: int) -> int | None:
@@ -198,8 +217,13 @@ def _written_bytes(pid: int) -> int | None:
 
 
 def _state_of(pid: int) -> ProcessState:
-    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    fields = _fields_of(pid)
     return _STATES.get(fields[0], ProcessState.UNKNOWN) if fields else ProcessState.UNKNOWN
+
+
+def _fields_of(pid: int) -> list[str]:
+    """Returns the fields of its state after the name; [] if it is gone."""
+    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
 def _read(path: str) -> str:

@@ -14,6 +14,7 @@ import anyio
 import pytest
 
 from supervisor.core.process_facts import ProcessFacts, ProcessState
+from supervisor.edges.machine.processes import process_table
 from supervisor.edges.workers.stacks import process_activity
 from supervisor.edges.workers.stacks.process_activity import (
     IDLE_S,
@@ -24,6 +25,9 @@ from supervisor.edges.workers.stacks.process_activity import (
 )
 
 WRITING = "[(open('/dev/null', 'wb', 0).write(b'x'), time.sleep(0.05)) for _ in range(10_000)]"
+# As a shell that leaves a program in the background: its parent ends, and its session stays.
+DETACHES = "if (child := os.fork()) == 0:\n    if os.fork():\n        os._exit(0)\n"
+WAITS = "os.waitpid(child, 0); print(flush=True); time.sleep(600)"
 SCRIPTS = {
     "sleeps": "print(flush=True); time.sleep(600)",
     "spins": "print(flush=True)\nwhile True: pass",
@@ -38,6 +42,8 @@ SCRIPTS = {
         f"(os.fork() or os.fork()) and time.sleep(600); time.sleep(0.5); print(flush=True); {WRITING}"
     ),
     "has a child and a grandchild": "os.fork() or os.fork() or print(flush=True); time.sleep(600)",
+    "has detached one that writes": f"{DETACHES}    {WRITING}\n{WAITS}",
+    "has detached one that sleeps": f"{DETACHES}    time.sleep(600)\n{WAITS}",
     "has a thread": "threading.Thread(target=time.sleep, args=(600,)).start(); print(flush=True); time.sleep(600)",
     "lost a child": "print(os.spawnlp(os.P_NOWAIT, 'true', 'true'), flush=True); time.sleep(600)",
     # Its child waits for a writer before it executes anything; until then the parent waits in the kernel.
@@ -129,6 +135,27 @@ async def test_one_that_writes_in_a_thread_or_a_child_is_told_from_one_that_only
         looks = await two_looks(pid)  # One of its processes was not asleep yet.
     assert looks_idle(looks) is is_idle
     assert not looks_idle(looks, apart_s=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_idle"), [("has detached one that sleeps", True), ("has detached one that writes", False)]
+)
+async def test_one_that_was_detached_is_work_of_its_rank_as_long_as_it_is_in_its_session(
+    start: Start, name: str, is_idle: bool
+) -> None:
+    process_table.become_subreaper()  # as the spawner is, which is the parent of ranks
+    pid = start(name)
+    looks = await two_looks(pid)
+    for _ in range(10 * is_idle):
+        if looks_idle(looks):
+            break
+        looks = await two_looks(pid)  # One of its processes was not asleep yet.
+    assert looks_idle(looks) is is_idle
+    assert looks[1] is not None
+    (detached,) = looks[1].descendants
+    assert not looks[1].children, "it waits for none"
+    os.kill(detached.pid, signal.SIGKILL)
+    os.waitpid(detached.pid, 0)  # noqa: ASYNC222 - it was killed
 
 
 @pytest.mark.parametrize("unread", ["THREADS_READ_MAX", "DESCENDANTS_MAX", "children"])
