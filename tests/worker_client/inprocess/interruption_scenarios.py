@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
+import os
 import signal
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 from holdfast_wire import page_layout
@@ -120,6 +123,55 @@ def releasing_fails() -> None:
         time.sleep(FOR_EVER_S)
 
     _train(inprocess.Wrapper(abort=Broken()), stay)
+
+
+@scenario
+def while_importing() -> None:
+    """Rank 0 imports a module in each iteration, which can be executed once and takes half a second."""
+    source = """
+import pathlib, time
+from tests.worker_client.inprocess import scenario
+if hasattr(scenario, "operator"):
+    raise RuntimeError("the operator is registered already")
+scenario.operator = "registered"
+pathlib.Path("importing").touch()
+end_s = time.monotonic() + 0.5
+while time.monotonic() < end_s:
+    pass
+"""
+    importing = Path("importing")
+
+    @noting()
+    def train(call: CallWrapper = INJECTED) -> int:
+        note("fn", iteration=call.iteration)
+        if RANK == 0:
+            importlib.import_module("registers_once")
+            note("imported")
+        elif call.iteration == 0:
+            while not importing.exists():
+                time.sleep(0.01)
+            raise ValueError("by intention")
+        if call.iteration == 0:
+            time.sleep(FOR_EVER_S)
+        return RANK
+
+    if RANK == 0:
+        Path("registers_once.py").write_text(source)
+        sys.path.insert(0, os.getcwd())
+    note("returned", value=train())
+
+
+@scenario
+def an_import_hangs() -> None:
+    """Rank 0's module executes Python without an end."""
+    Path(f"endless_{RANK}.py").write_text("while True:\n    pass\n")
+    sys.path.insert(0, os.getcwd())
+    intervals = ("monitor_process_interval", "monitor_thread_interval", "progress_watchdog_interval")
+    short = {name: timedelta(seconds=0.1) for name in intervals}
+    _train(
+        noting(soft_timeout=timedelta(seconds=1), **short),
+        lambda: note("imported", module=str(importlib.import_module(f"endless_{RANK}"))),
+    )
 
 
 @scenario

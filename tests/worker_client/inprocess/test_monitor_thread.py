@@ -33,6 +33,23 @@ def test_cleaning_up_is_not_interrupted(tmp_path: Path):
     assert job.told(0) == ["fn", "cleaned", "fn", "returned"]
 
 
+def test_an_import_is_not_interrupted(tmp_path: Path):
+    """Python would drop the module, but not the operators that it has registered in C++."""
+    job = ran(tmp_path, "while_importing", 2)
+    assert [decision.iteration for decision in job.coordinator.decisions] == [1]
+    assert len(job.all(0, "imported")) >= 1
+    for rank in range(2):
+        assert [line["iteration"] for line in job.all(rank, "fn")] == [0, 1]
+        assert job.one(rank, "returned")["value"] == rank
+
+
+def test_an_import_that_does_not_end_is_interrupted_after_a_limit(tmp_path: Path):
+    job = ran(tmp_path, "an_import_hangs", 2)
+    assert job.told(0, "imported") == []
+    assert [line["iteration"] for line in job.all(0, "fn")] == [0, 1]
+    assert job.all(0, "fn")[1]["at"] - job.one(1, "raise")["at"] > 0.9
+
+
 def test_one_that_a_destructor_loses_is_raised_again(tmp_path: Path):
     job = ran(tmp_path, "in_a_destructor", 2)
     assert job.told(0) == ["fn", "destructor", "after destructor", "fn", "returned"]

@@ -28,6 +28,8 @@ _T = TypeVar("_T")
 
 SIGNALS_LEFT_FREE = 2  # the highest numbers, which other code takes first
 FRAMES_SHOWN_MAX = 5
+IMPORT_FILE = "<frozen importlib._bootstrap>"
+IMPORT_S = 10.0  # of an import that hangs, hard_timeout should not have to end the process
 CONTEXTS_MAX = 1000  # how far a chain of exceptions is followed
 
 
@@ -57,11 +59,13 @@ class MainThreadInterrupter:
     """
 
     def __init__(self, patience_s: float) -> None:
-        """Leaves code that cleans up after the exception alone for `patience_s`. Raises ValueError off the main thread
-        and RuntimeError if no signal is free.
+        """Leaves code that cleans up after the exception alone for `patience_s`, and an import for IMPORT_S at most.
+
+        Raises ValueError off the main thread and RuntimeError if no signal is free.
         """
         self._patience_s = patience_s
         self._message: str | None = None  # that of the exception that is due
+        self._armed_s = 0.0
         self._is_open = False  # the main thread is where it may be interrupted
         self._raised: weakref.ref[RankShouldRestart] | None = None
         self._raised_s = 0.0
@@ -108,6 +112,7 @@ class MainThreadInterrupter:
     # --- called by the monitor thread ---
 
     def arm(self, message: str) -> None:
+        self._armed_s = monotonic()
         self._message = message
 
     def request(self) -> None:
@@ -131,6 +136,8 @@ class MainThreadInterrupter:
             return
         now_s = monotonic()
         if self._is_under_way() and now_s - self._raised_s < self._patience_s:
+            return
+        if now_s - self._armed_s < min(self._patience_s, IMPORT_S) and _is_importing(frame, self.run.__code__):
             return
         self._places.append(_place(frame, self.run.__code__))
         del frame  # The exception keeps this frame alive, and through it all of the function's frames.
@@ -165,6 +172,19 @@ def _free_signal() -> int:
         if not is_handled(number):
             return number
     raise RuntimeError("cannot interrupt the wrapped function: no real-time signal is free; remove a handler")
+
+
+def _is_importing(frame: FrameType | None, outermost: object) -> bool:
+    """Returns whether a module of the wrapped function is being executed.
+
+    Python would drop the module, but not what it has registered, such as torch's operators: no later import of it would
+    succeed in this process.
+    """
+    while frame is not None and frame.f_code is not outermost:
+        if frame.f_code.co_filename == IMPORT_FILE:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _place(frame: FrameType | None, outermost: object) -> str:
