@@ -136,8 +136,12 @@ class Launch:
     def events(self) -> list[dict[str, object]]:
         """Returns the events of an ended job, asked once: the command costs a second on a busy machine."""
         if self._events is None or self.process.poll() is None:
-            told = self.holdfast("events", self.job_id, "-o", "jsonl").stdout
+            asked = self.holdfast("events", self.job_id, "-o", "jsonl", check=False)
             over = self.process.poll() is not None
+            if asked.returncode and not over and "there is no such job" in asked.stderr:
+                return []  # the command has not submitted it yet
+            assert asked.returncode == 0, f"events ended with {asked.returncode}: {asked.stderr}"
+            told = asked.stdout
             events = [json.loads(line) for line in told.splitlines()]
             if not over:
                 return events
