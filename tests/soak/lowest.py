@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -32,21 +31,18 @@ def constraints() -> list[str]:
 
 def main(arguments: argparse.Namespace) -> list[str]:
     """Returns what has failed."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-lowest-") as name:
+    (ROOT / "build").mkdir(exist_ok=True)  # not below /tmp, which some tests replace
+    with tempfile.TemporaryDirectory(prefix="lowest-", dir=ROOT / "build") as name:
         place, lowest = Path(name, "environment"), Path(name, "lowest.txt")
         lowest.write_text("\n".join(constraints()) + "\n")
         python = str(place / "bin/python")
         pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--prefer-binary"]
         os.chmod(name, 0o755)  # some tests play another user
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+        subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
         subprocess.run(
             [*pip, "-c", str(lowest), "-r", str(lowest), *_tools(), _torch(), "numpy", *arguments.also], check=True
         )
-        purelib = Path(sysconfig.get_path("purelib", vars={"base": str(place)}))
-        (purelib / "_holdfast.pth").write_text(f"{ROOT}\n{ROOT / 'proto'}\n")
-        holdfast = place / "bin/holdfast"
-        holdfast.write_text(f"#!{python}\nimport sys\n\nfrom holdfast_command import main\n\nsys.exit(main())\n")
-        holdfast.chmod(0o755)
+        subprocess.run([*pip, "--no-deps", "--editable", str(ROOT)], check=True)
         code = _tried([python, "-m", "pytest"], arguments.tests)
     return [f"the suite with {', '.join(constraints())}: exit code {code}"] if code else []
 
