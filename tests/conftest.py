@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from supervisor.edges.machine.folders import socket_dir, state_dir, user_dirs
+from supervisor.edges.machine.folders import default_dirs, socket_dir, state_dir
 
 # Before any test loads gRPC: its fork handlers sometimes end programs that tests start. Our modules set it, too.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
@@ -53,8 +53,8 @@ def places_of_the_machine(tmp_path_factory: pytest.TempPathFactory, monkeypatch:
     """Gives the test's own process default places of its own: it finds nothing of the jobs that others run or ran."""
     place = tmp_path_factory.getbasetemp() / f"machine-{next(_NUMBERS)}"  # mktemp would list all those before it
     place.mkdir(mode=0o700)
-    monkeypatch.setattr(user_dirs, "SHARED_TEMPS", (place,))
-    monkeypatch.setattr(user_dirs, "RUNTIME_DIRS", place / "user")
+    monkeypatch.setattr(default_dirs, "SHARED_TEMPS", (place,))
+    monkeypatch.setattr(default_dirs, "RUNTIME_DIRS", place / "user")
     monkeypatch.setattr(state_dir, "SYSTEM_DIR", place / "state")
     if os.geteuid() != 0:  # root gives its variables to users of a lab, too
         monkeypatch.setenv("XDG_STATE_HOME", str(place))

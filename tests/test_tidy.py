@@ -246,9 +246,9 @@ def test_pauses_are_named():
             r"await (\w+\.)*(Event\(\)\.wait|sleep_forever)\(\)", ast.unparse(node.body[0])
         )
         has_deadline = re.search(r"\b(move_on|fail)_(after|at)\(", " ".join(map(ast.unparse, node.items)))
-        if waits_for_nothing and has_deadline and _name(path) != "supervisor/ports/pauses.py":
+        if waits_for_nothing and has_deadline and _name(path) != "supervisor/ports/timed_waits.py":
             found.append(_at(path, node))
-    _report(found, "await the event that is meant, or supervisor.ports.pauses.pause with its reason")
+    _report(found, "await the event that is meant, or supervisor.ports.timed_waits.pause with its reason")
 
 
 def _is_number(annotation: ast.expr | None) -> bool:
@@ -310,7 +310,7 @@ def test_nothing_that_executes_what_it_reads():
 
 def test_protobuf_stops_at_the_codecs():
     allowed = re.compile(
-        r"(.*_codec|worker_client/(channel_protocol|call_frames)|supervisor/(edges/operators|edges/machine/health|cli)/.*|"
+        r"(.*_codec|worker_client/(channel_protocol|call_protocol)|supervisor/(edges/operators|edges/machine/health|cli)/.*|"
         r".*/election/(etcd_(client|backend)|member_records))\.py"
     )
     found = [

@@ -20,7 +20,7 @@ from typing import Protocol
 from holdfast_wire import page_layout as layout
 
 from worker_client import server_identity, thread_signals
-from worker_client.call_frames import CallEvent
+from worker_client.call_protocol import CallEvent
 from worker_client.channel_protocol import (
     Accepted,
     ChannelProtocol,

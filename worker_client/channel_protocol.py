@@ -1,6 +1,6 @@
 """What do the client's messages look like, and what do the supervisor's messages mean?
 
-Sans-I/O: bytes in, events and frames out. Only this module and call_frames.py use protobuf in
+Sans-I/O: bytes in, events and frames out. Only this module and call_protocol.py use protobuf in
 the client.
 """
 
@@ -12,8 +12,8 @@ from google.protobuf.message import DecodeError
 from holdfast_wire.framing import SUPERVISOR_FRAME_BYTES_MAX, WORKER_FRAME_BYTES_MAX, Decoder, FrameTooLongError, encode
 from holdfast_wire.v1 import worker_pb2
 
-from worker_client import call_frames
-from worker_client.call_frames import CallEvent
+from worker_client import call_protocol
+from worker_client.call_protocol import CallEvent
 from worker_client.errors import ChannelProtocolError
 from worker_client.progress_page_writer import Snapshot, WatchSnapshot
 from worker_client.timeouts import Limits
@@ -91,7 +91,7 @@ class ChannelProtocol:
         hello = worker_pb2.Hello(
             protocol=PROTOCOL,
             token=self._identity.token,
-            job_id=call_frames.sendable(self._identity.job_id),
+            job_id=call_protocol.sendable(self._identity.job_id),
             cycle=self._identity.cycle,
             rank=self._identity.rank,
             local_rank=self._identity.local_rank,
@@ -150,7 +150,7 @@ class ChannelProtocol:
     def workload_control(self, request: WorkloadControlRequest, request_id: int) -> bytes:
         control = worker_pb2.WorkloadControl(
             action=worker_pb2.WorkloadControl.Action.Name(request.action.value),
-            description=call_frames.sendable(request.description)[:DESCRIPTION_CHARS_MAX],
+            description=call_protocol.sendable(request.description)[:DESCRIPTION_CHARS_MAX],
             request_id=request_id,
         )
         return _frame(worker_pb2.WorkerFrame(workload_control=control))
@@ -185,7 +185,7 @@ def _event(frame: worker_pb2.SupervisorFrame) -> Event | None:
         case "lease":
             return LeaseTold(frame.lease.request_id, frame.lease.left_ns)
         case _:
-            return call_frames.event(frame)
+            return call_protocol.event(frame)
 
 
 def _welcomed(welcome: worker_pb2.Welcome) -> Welcomed:
@@ -226,9 +226,9 @@ def _call_watch(watch: WatchSnapshot, now_ns: int) -> worker_pb2.CallWatch:
 def _limits_message(limits: Limits) -> worker_pb2.Limits:
     message = worker_pb2.Limits(
         sections=[
-            worker_pb2.SectionLimit(name=call_frames.sendable(name))
+            worker_pb2.SectionLimit(name=call_protocol.sendable(name))
             if limit_s is None
-            else worker_pb2.SectionLimit(name=call_frames.sendable(name), limit_s=limit_s)
+            else worker_pb2.SectionLimit(name=call_protocol.sendable(name), limit_s=limit_s)
             for name, limit_s in limits.sections
         ]
     )

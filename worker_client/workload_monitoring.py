@@ -30,7 +30,7 @@ from worker_client.timeouts import MonitoringConfig, Timeouts
 from worker_client.workload_control import WorkloadControlRequest
 
 if TYPE_CHECKING:
-    from worker_client.call_frames import CallEvent
+    from worker_client.call_protocol import CallEvent
     from worker_client.channel import Channel
     from worker_client.channel_protocol import Welcomed
 

@@ -13,7 +13,7 @@ from holdfast_wire import private_files
 
 import supervisor
 from supervisor.config.redaction import redacted, redacted_text
-from supervisor.edges.machine.folders import user_dirs
+from supervisor.edges.machine.folders import default_dirs
 
 REPORTS_KEPT = 20
 FOLDER = "faults"
@@ -46,7 +46,7 @@ def _report(error: BaseException, arguments: Sequence[str]) -> str:
 
 
 def _write(text: str) -> Path | None:
-    for own in user_dirs.own_dirs():
+    for own in default_dirs.own_dirs():
         folder = own / FOLDER
         try:
             for place in (own, folder):

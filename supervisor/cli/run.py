@@ -169,12 +169,12 @@ def _run_privately(request: RunRequest) -> int:
             gc.disable()  # What is loaded stays: to look for garbage in it would only take time.
             import anyio
 
-            from supervisor.cli.first_cycle import FirstCycle
+            from supervisor.cli.startup_hints import StartupHints
             from supervisor.wiring.supervisor import run_job
 
             gc.freeze()
             gc.enable()
-            handlers = (FirstCycle(request.warnings), *event_handlers(request.event_hooks, stack))
+            handlers = (StartupHints(request.warnings), *event_handlers(request.event_hooks, stack))
             report = anyio.run(run_job, request, folder, early, claims, handlers, backend_options={"use_uvloop": True})
     except BaseException:  # whatever it was, the job ends before we do; raised again
         _end(early)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from supervisor.cli.first_cycle import FirstCycle
 from supervisor.cli.next_supervisor import may_have_left
 from supervisor.cli.reconnecting_client import SteadyClient
 from supervisor.cli.run_failure_message import shows_errors, tell_failure
+from supervisor.cli.startup_hints import StartupHints
 from supervisor.cli.submission import Submission, UnknownStartError
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.redaction import secret_values
@@ -72,7 +72,7 @@ def run_on_node(request: RunRequest, directory: Path, held: Path) -> int:
         tell(f"job {job_id} runs under the node's supervisor in {directory}")
         if standard_streams.stdin_has_data():
             tell(f"warning: {_STDIN_LOST}")
-        first = FirstCycle(request.warnings)
+        first = StartupHints(request.warnings)
         hear = _heard(spec, (submission.hear, lambda event: first.hear(event.kind), *listener), stack)
         is_followed, report = True, None
         while is_followed:

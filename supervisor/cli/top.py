@@ -40,13 +40,13 @@ def execute(arguments: Namespace) -> int:
         if arguments.job:
             name = supervisors.find(arguments.job, verb="show").name
     try:
-        from supervisor.cli.live.live_keys import LiveView
+        from supervisor.cli.top_view.live_keys import LiveView
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"cannot show a live view: module {error.name} is not installed for {sys.executable}; install "
             "holdfast-torch with its extra [top]: in a clone, pip install '.[supervisor,top]'"
         ) from error
-    from supervisor.cli.live.job_polling import Lookout
+    from supervisor.cli.top_view.job_polling import Lookout
 
     colours = output.paper(arguments.no_color).colours
     LiveView(Lookout(arguments), interval_s=arguments.interval, job_id=name, colours=colours).run()

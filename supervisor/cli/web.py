@@ -90,7 +90,7 @@ def _token(path: str | None) -> str:
 
 
 async def _serve(arguments: Namespace, host: str, port: int, token: str) -> int:
-    from supervisor.cli.site.web_server import Site
+    from supervisor.cli.web_page.web_server import Site
     from supervisor.edges.machine.processes.logins import Logins
 
     listeners = await http_server.listen((host, port), what="a web page", flag="--listen")

@@ -23,8 +23,8 @@ from supervisor.engine.known_stragglers import KnownStragglers
 from supervisor.engine.report_saving import ReportSaving
 from supervisor.errors import HoldfastError
 from supervisor.ports.edges import Clock
-from supervisor.ports.pauses import pause
 from supervisor.ports.questions import LEADER, Colleagues, SectionsTaken, TellSections
+from supervisor.ports.timed_waits import pause
 
 LOOK_S = 2.0
 PACE_S = 0.01  # per node of the job: a leader hears at most a hundred nodes a second

@@ -19,7 +19,6 @@ from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.engine.node_stacks import STACKS_FOR_PEOPLE_S
 from supervisor.errors import ExhaustedError, HoldfastError, InvalidRequestError, NoAnswerError, NotFoundError
 from supervisor.ports.job_requests import JobHistory, OpenLogs, RendezvousRequest
-from supervisor.ports.pauses import pause
 from supervisor.ports.questions import (
     LEADER,
     Answer,
@@ -42,6 +41,7 @@ from supervisor.ports.questions import (
     Whole,
 )
 from supervisor.ports.reports import JobReport, NodeReport, RecordedEvent
+from supervisor.ports.timed_waits import pause
 from supervisor.queries import remote_logs
 from supervisor.queries.cluster_view import ClusterView
 from supervisor.queries.drained_nodes import Departures

@@ -52,14 +52,14 @@ class ClusterView:
         self,
         *,
         job_service: JobService,
-        machines: EngineState,
+        engine_state: EngineState,
         publisher: EventPublisher,
         unsent: UnsentEvents,
         jobs: Mapping[str, JobRecord],
         clock: Clock,
     ) -> None:
         self._job_service = job_service
-        self._machines = machines
+        self._engine_state = engine_state
         self._publisher = publisher
         self._unsent = unsent
         self._jobs = jobs
@@ -73,7 +73,7 @@ class ClusterView:
 
     def roster(self, job_id: str) -> Roster | None:
         """Returns the roster; None if this node does not lead the job and never has."""
-        heard, state = self._of(job_id), self._machines.coordinators.get(job_id)
+        heard, state = self._of(job_id), self._engine_state.coordinators.get(job_id)
         if state is not None:
             heard.roster = roster(state)
         return heard.roster

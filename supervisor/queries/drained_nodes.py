@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import anyio
 
 from supervisor.errors import ExhaustedError, NoAnswerError
-from supervisor.ports.pauses import pause
 from supervisor.ports.questions import LEADER, Colleagues, Events, ReadEvents, ShowWhole, Whole
 from supervisor.ports.reports import JobReport, RecordedEvent
+from supervisor.ports.timed_waits import pause
 from supervisor.queries.job_service import JobService
 
 ANSWER_S = 5.0

@@ -16,8 +16,8 @@ from supervisor.engine import leaders_events
 from supervisor.engine.unsent_events import UnsentEvents, UnsentOfJob
 from supervisor.errors import HoldfastError
 from supervisor.ports.edges import Clock
-from supervisor.ports.pauses import pause
 from supervisor.ports.questions import LEADER, Colleagues, NodeEvents, Part, TellUpdate, UpdateTaken
+from supervisor.ports.timed_waits import pause
 
 TOGETHER_S = 0.05  # from the first event that is news: a restart is then over, or well under way
 PACE_S = 0.2  # between two messages of one node, unless the leader wants a longer pause

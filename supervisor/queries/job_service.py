@@ -50,7 +50,7 @@ class JobService:
         self,
         *,
         inbox: EngineInbox,
-        machines: EngineState,
+        engine_state: EngineState,
         stacks: NodeStacks,
         peers: Peers,
         jobs: dict[str, JobRecord],
@@ -67,7 +67,7 @@ class JobService:
         """`prepare` gets the id of a job before anything of it starts. `meetings` None: all jobs share one connection
         to other nodes, already open. `keep`: see Meetings.open."""
         self._inbox = inbox
-        self._machines = machines
+        self._engine_state = engine_state
         self._stacks = stacks
         self._peers = peers
         self._jobs = jobs
@@ -76,13 +76,13 @@ class JobService:
         self._clock = clock
         self._claims = claims
         self._joining: dict[str, int] = {}  # since when (Unix ns) a job, not ours yet, looks for its other nodes
-        self._node_name = machines.node_name
+        self._node_name = engine_state.node_name
         self._log_dir = log_dir
         self._cordon_reason: str | None = None
         self._cordon = ""  # why an operator has cordoned the node
         self._cordon_asked = anyio.Event()
         self._ended: dict[str, anyio.Event] = {}
-        self.expected = ExpectedJobs(machines.node_name)  # of the supervisor before this one
+        self.expected = ExpectedJobs(engine_state.node_name)  # of the supervisor before this one
         self._started_at_ns = clock.unix_ns()
         self._meetings = meetings
         self._keep = keep
@@ -296,7 +296,7 @@ class JobService:
 
     def report(self, job: JobRecord) -> JobReport:
         """Returns the job's current state."""
-        view = node.view(self._machines.node_state, job.spec.job_id)
+        view = node.view(self._engine_state.node_state, job.spec.job_id)
         if job.verdict is not None:
             state, reason = job.verdict.state, job.verdict.reason
         elif view is not None:
@@ -349,7 +349,7 @@ class JobService:
         live: dict[tuple[str, str], CheckView] = {}
         known: dict[tuple[str, str], CheckView] = {}  # of checks that could tell
         for job_id, job in self._jobs.items():
-            for each in node.checks(self._machines.node_state, job_id):
+            for each in node.checks(self._engine_state.node_state, job_id):
                 name = each.finding.check, each.finding.subject
                 could_tell = each.finding.health not in (Health.UNANSWERED, Health.SKIPPED)
                 for found, counts in ((live, job.verdict is None), (known, could_tell)):

@@ -15,9 +15,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from supervisor.report import formatting, page_rows, phases, summary
-from supervisor.report.lane_data import timeline_json
 from supervisor.report.svg import STYLE, picture_of
 from supervisor.report.timeline.timeline import Life
+from supervisor.report.timeline_json import timeline_json
 
 SCRIPTS = ("lanes.js", "timeline.js", "page.js")
 

@@ -25,7 +25,7 @@ from supervisor.edges.operators import control_api
 from supervisor.edges.operators.control_api import ControlApi
 from supervisor.edges.operators.control_gate import NODE_CONNECTIONS_MAX, ControlGate
 from supervisor.edges.operators.metrics import exporter
-from supervisor.edges.operators.metrics.meter import Meter, MeterHandler
+from supervisor.edges.operators.metrics.event_counters import EventCounterHandler, EventCounters
 from supervisor.edges.operators.traces import otlp
 from supervisor.engine.output_plan import Console
 from supervisor.wiring.supervisor import Running, open_supervisor, peers_of_jobs, registered, sweep
@@ -42,8 +42,8 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
     paths = _paths(settings, folder)
     notifier = sd_notify.Notifier()
     listener = _tcp_listener(settings)
-    meter = Meter()
-    handlers = (*log_handlers, MeterHandler(meter), *otlp.handlers(settings.otlp_traces))
+    counters = EventCounters()
+    handlers = (*log_handlers, EventCounterHandler(counters), *otlp.handlers(settings.otlp_traces))
     # Root's process keeps the cordon of a supervisor that it started. Such a supervisor never asks for the user's home,
     # which may be on a server that does not answer: the user's jobs need not use it.
     is_started_by_root = settings.user_service.handover_fd >= 0
@@ -67,7 +67,7 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
         await running.tasks.start(gate.run)
         await running.tasks.start(
             partial(
-                exporter.run, running.counter, meter, clock=Clock(), address=settings.metrics,
+                exporter.run, running.counter, counters, clock=Clock(), address=settings.metrics,
                 path=folder / exporter.METRICS_SOCKET,
             )
         )  # fmt: skip
@@ -81,14 +81,14 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
 
         await running.tasks.start(signal_edge.receive, ("SIGTERM", "SIGINT", "SIGUSR1"), on_signal)
         if settings.user_service.handover_fd >= 0:
-            from supervisor.wiring.handed_over_connections import (
-                serve_handed_over_connections,  # Late: a service of one user has none.
+            from supervisor.wiring.user_supervisor_service import (
+                serve_user_supervisor,  # Late: a service of one user has none.
             )
 
             stays = settings.listen is not None or settings.metrics is not None
             running.tasks.start_soon(
                 partial(
-                    serve_handed_over_connections, settings.user_service.handover_fd, gate=gate,
+                    serve_user_supervisor, settings.user_service.handover_fd, gate=gate,
                     job_service=running.job_service,
                     end=stopped.set, make_room=leave, stays=stays, cordons_node=not os.geteuid(),
                 )

@@ -22,15 +22,15 @@ from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.edges.workers.stacks.stack_collector import StackCollector
+from supervisor.engine.action_performer import Edges, EnginePerformer
 from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox
+from supervisor.engine.engine_loop import Engine
 from supervisor.engine.engine_state import EngineState
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.known_stragglers import KnownStragglers
-from supervisor.engine.loop import Engine
 from supervisor.engine.node_stacks import NodeStacks
-from supervisor.engine.perform import Edges, EnginePerformer
 from supervisor.engine.report_queue import ReportQueue
 from supervisor.engine.report_saving import ReportSaving
 from supervisor.engine.unsent_events import UnsentEvents
@@ -53,7 +53,7 @@ class Base(msgspec.Struct, frozen=True):
     paths: SupervisorPaths
     clock: Clock
     inbox: EngineInbox
-    machines: EngineState
+    engine_state: EngineState
     journal: Journal
     publisher: EventPublisher
     unsent: UnsentEvents
@@ -103,19 +103,20 @@ def wired(
         from supervisor.engine.recovery.turn_outbox import TurnOutbox  # Late: a private supervisor never returns.
 
         outbox = TurnOutbox(
-            inbox=base.inbox, machines=base.machines, jobs=base.jobs, publisher=base.publisher, clock=base.clock,
-            reports=reports, unkept=base.unkept, meetings=meetings,
+            inbox=base.inbox, engine_state=base.engine_state, jobs=base.jobs, publisher=base.publisher,
+            clock=base.clock, reports=reports, unkept=base.unkept, meetings=meetings,
         )  # fmt: skip
     stacks = NodeStacks(workers=base.workers, stacks=StackCollector())
     slow = KnownStragglers(peers.leads)
     job_service = JobService(
-        inbox=base.inbox, machines=base.machines, stacks=stacks, peers=peers, jobs=base.jobs, publisher=base.publisher,
-        workers=base.workers, clock=base.clock, claims=base.claims, log_dir=str(base.paths.log_dir), prepare=prepare,
-        slow=slow, meetings=meetings, keep=outbox.keep_now if outbox is not None else None,
+        inbox=base.inbox, engine_state=base.engine_state, stacks=stacks, peers=peers, jobs=base.jobs,
+        publisher=base.publisher, workers=base.workers, clock=base.clock, claims=base.claims,
+        log_dir=str(base.paths.log_dir), prepare=prepare, slow=slow, meetings=meetings,
+        keep=outbox.keep_now if outbox is not None else None,
     )  # fmt: skip
     view = ClusterView(
-        job_service=job_service, machines=base.machines, publisher=base.publisher, unsent=base.unsent, jobs=base.jobs,
-        clock=base.clock,
+        job_service=job_service, engine_state=base.engine_state, publisher=base.publisher, unsent=base.unsent,
+        jobs=base.jobs, clock=base.clock,
     )  # fmt: skip
     saving = ReportSaving(publisher=base.publisher, journal=base.journal, unsent=base.unsent, report=view.saved)
     edges = Edges(
@@ -130,11 +131,11 @@ def wired(
         planner=WorkerPlanner(console=base.paths.console, worker_socket=str(base.paths.worker_socket)),
     )
     performer = EnginePerformer(
-        edges=edges, jobs=base.jobs, publisher=base.publisher, inbox=base.inbox, machines=base.machines, stacks=stacks,
-        start_soon=start_soon, reports=reports, saving=saving, keeper=outbox,
+        edges=edges, jobs=base.jobs, publisher=base.publisher, inbox=base.inbox, engine_state=base.engine_state,
+        stacks=stacks, start_soon=start_soon, reports=reports, saving=saving, keeper=outbox,
         followed_by=(*followed_by, view.announced, job_service.announced, saving.announced, *ended),
     )  # fmt: skip
     engine = Engine(
-        clock=base.clock, inbox=base.inbox, machines=base.machines, performer=performer, jitter=random.random
+        clock=base.clock, inbox=base.inbox, engine_state=base.engine_state, performer=performer, jitter=random.random
     )
     return Jobs(job_service, view, slow, saving, performer, outbox, engine)

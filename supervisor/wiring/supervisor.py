@@ -153,7 +153,7 @@ def _base(paths: SupervisorPaths, claims: JobClaims, pages: PageOffers, main_thr
         paths=paths,
         clock=clock,
         inbox=inbox,
-        machines=EngineState(paths.node_name),
+        engine_state=EngineState(paths.node_name),
         journal=journal,
         publisher=EventPublisher(journal=journal, clock=clock, node_name=paths.node_name, unsent=unsent, unkept=unkept),
         unsent=unsent,

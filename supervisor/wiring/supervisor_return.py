@@ -37,11 +37,11 @@ from supervisor.edges.workers.spawner.dead_spawner_state import DeadSpawnerState
 from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles, SpawnerIdentity
 from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
 from supervisor.edges.workers.spawner.spawner_reconnect import SpawnerReconnect
+from supervisor.engine.action_performer import EnginePerformer
 from supervisor.engine.engine_inbox import EngineInbox
+from supervisor.engine.engine_loop import Engine
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
-from supervisor.engine.loop import Engine
-from supervisor.engine.perform import EnginePerformer
 from supervisor.engine.recovery import snapshot_texts
 from supervisor.engine.recovery.record_text import UnreadableError
 from supervisor.engine.recovery.snapshot_texts import Restored

@@ -16,7 +16,7 @@ from unittest import mock
 
 import msgspec
 
-from supervisor.edges.machine.folders import private_registry, user_dirs
+from supervisor.edges.machine.folders import default_dirs, private_registry
 from supervisor.ports.reports import JobReport
 from tests.fork_server import fork_server
 
@@ -27,10 +27,10 @@ HOLDFAST = """
 import os, sys
 from pathlib import Path
 from supervisor.edges.machine.folders import socket_dir
-from supervisor.edges.machine.folders import user_dirs
+from supervisor.edges.machine.folders import default_dirs
 root = Path(os.environ["TEST_SHARED_TEMP"])
-user_dirs.SHARED_TEMPS = (root,)
-user_dirs.RUNTIME_DIRS = root / "user"
+default_dirs.SHARED_TEMPS = (root,)
+default_dirs.RUNTIME_DIRS = root / "user"
 socket_dir.SYSTEM_DIR = root / "system"
 from supervisor.cli import main
 sys.exit(main())
@@ -137,7 +137,7 @@ class Home:
         try:
             running.expect("ready")
             if private or registered:
-                with mock.patch.object(user_dirs, "SHARED_TEMPS", (self.root,)):
+                with mock.patch.object(default_dirs, "SHARED_TEMPS", (self.root,)):
                     private_registry.register(
                         folder, process.pid, 1, is_daemon=registered, environment=self.environment
                     )

@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from supervisor.cli.live.ended_jobs import EndedJobs
 from supervisor.cli.supervisor_discovery import Answering, FoundJob
+from supervisor.cli.top_view.ended_jobs import EndedJobs
 from supervisor.core.facts import JobState
 from tests.edges.operators.fake_job_service import running
 

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from supervisor.cli import command_json, jobs, output, status
-from supervisor.cli.live import rows
-from supervisor.cli.site.rank_rows import ranks_document
 from supervisor.cli.supervisor_discovery import FoundJob
+from supervisor.cli.top_view import rows
+from supervisor.cli.web_page.rank_rows import ranks_document
 from supervisor.edges.operators import control_decoding as answers
 from supervisor.edges.operators.event_json import event_document
 from supervisor.report.page import page_of

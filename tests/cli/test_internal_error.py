@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli import internal_error
-from supervisor.edges.machine.folders import user_dirs
+from supervisor.edges.machine.folders import default_dirs
 
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path / "none"))
-    monkeypatch.setattr(user_dirs, "SHARED_TEMPS", (tmp_path,))
+    monkeypatch.setattr(default_dirs, "SHARED_TEMPS", (tmp_path,))
     return tmp_path / f"holdfast-{os.geteuid()}"
 
 

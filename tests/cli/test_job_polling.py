@@ -9,9 +9,9 @@ from typing import Any, Self, cast
 
 import pytest
 
-from supervisor.cli.live import job_polling
-from supervisor.cli.live.job_polling import Lookout
 from supervisor.cli.supervisor_discovery import Answering, FoundJob
+from supervisor.cli.top_view import job_polling
+from supervisor.cli.top_view.job_polling import Lookout
 from supervisor.core.facts import JobState
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.ports.reports import JobReport, RecordedEvent

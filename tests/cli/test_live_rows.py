@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from supervisor.cli.live import rows
-from supervisor.cli.live.job_polling import Look
-from supervisor.cli.live.screen_contents import AllJobs, RanksOfJob
 from supervisor.cli.supervisor_discovery import Answering, FoundJob
+from supervisor.cli.top_view import rows
+from supervisor.cli.top_view.job_polling import Look
+from supervisor.cli.top_view.screen_contents import AllJobs, RanksOfJob
 from supervisor.core.facts import JobState
 from supervisor.local_time import local_time
 from supervisor.ports.reports import JobReport, RankReport, RecordedEvent, SectionReport

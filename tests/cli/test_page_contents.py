@@ -16,13 +16,13 @@ from anyio import to_thread
 from msgspec.structs import replace
 
 from supervisor.cli import output
-from supervisor.cli.site import page_contents, rank_rows
-from supervisor.cli.site.page_contents import Known, PageContents
+from supervisor.cli.web_page import page_contents, rank_rows
+from supervisor.cli.web_page.page_contents import Known, PageContents
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.errors import NotNowError
-from supervisor.ports.pauses import pause
 from supervisor.ports.reports import JobReport, RecordedEvent
+from supervisor.ports.timed_waits import pause
 from tests.edges.operators.fake_job_service import FakeJobService, running, serving
 
 JOB = "train-7f3a"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.cli.site.web_sessions import SESSIONS_MAX, UNUSED_S, Sessions
+from supervisor.cli.web_page.web_sessions import SESSIONS_MAX, UNUSED_S, Sessions
 
 HERE = "127.0.0.1:8790"
 

@@ -162,7 +162,7 @@ def test_a_fault_of_ours_is_a_sentence_with_a_file_and_the_jobs_processes_are_go
     broken = """
 import sys
 if "supervisor" in " ".join(sys.orig_argv) and "run" in sys.orig_argv:
-    import supervisor.engine.loop as loop
+    import supervisor.engine.engine_loop as loop
     async def boom(self, *a, **k):
         while not __import__("os").path.exists("/mnt/end"):
             await __import__("anyio").sleep(0.01)

@@ -15,7 +15,7 @@ from supervisor.core.node import node_messages
 from supervisor.core.node_check_facts import Health, HealthFinding
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.node_probing import NodeProbing
-from tests.engine.test_perform import job_spec, verdict_of
+from tests.engine.test_action_performer import job_spec, verdict_of
 from tests.engine.world import FakeChecks, FakeGpus, World
 
 

@@ -50,7 +50,7 @@ class Run:
             if self.population.schedule.next_s is None and not self._unfinished():
                 return
             moments = [moment for moment in (self._deadline_s(), self.population.schedule.next_s) if moment is not None]
-            assert moments, f"nothing happens any more: {self.world.machines.node_state}"
+            assert moments, f"nothing happens any more: {self.world.engine_state.node_state}"
             assert min(moments) < END_S, f"these jobs do not end: {self._unfinished()}"
             if self._deadline_s() == min(moments):
                 self.world.clock.at_s = max(self.world.clock.at_s, min(moments))
@@ -99,10 +99,10 @@ class Run:
 
     def _check_waiting(self) -> None:
         """If the job does not wait for the training itself, something of that very job has a deadline."""
-        state = self.world.machines.node_state
+        state = self.world.engine_state.node_state
         for job_id, machines in state.jobs.items():
             phase = machines.job.phase
-            led = self.world.machines.coordinators.get(job_id)
+            led = self.world.engine_state.coordinators.get(job_id)
             moments = (
                 node.job_due_s(state, job_id),
                 coordinator.next_deadline_s(led) if led is not None else None,
@@ -155,7 +155,7 @@ def check_nothing_is_left(run: Run) -> None:
     assert run.world.tokens.live == set()
     assert run.world.workers.open == {}
     assert run.world.claims.held == set()
-    assert run.world.machines.coordinators == {}
+    assert run.world.engine_state.coordinators == {}
     assert [job_id for job_id, job in run.world.jobs.items() if job.spawner is not None] == []
 
 

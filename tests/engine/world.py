@@ -22,16 +22,16 @@ from supervisor.core.node_check_facts import HealthFinding
 from supervisor.core.process_facts import Frame, ProcessFacts, ProcessState, RankFacts, RankLook
 from supervisor.core.wrapped_calls.call_messages import ToRank
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
+from supervisor.engine.action_performer import Edges, EnginePerformer
 from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox
+from supervisor.engine.engine_loop import Engine
 from supervisor.engine.engine_state import EngineState
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.known_stragglers import KnownStragglers
-from supervisor.engine.loop import Engine
 from supervisor.engine.node_stacks import NodeStacks
 from supervisor.engine.output_plan import Console
-from supervisor.engine.perform import Edges, EnginePerformer
 from supervisor.engine.recovery.turn_outbox import TurnOutbox
 from supervisor.engine.report_queue import ReportQueue
 from supervisor.engine.report_saving import ReportSaving
@@ -343,7 +343,7 @@ class World:
         self.spawners = FakeSpawners()
         self.jobs: dict[str, JobRecord] = {}
         self.followers: list[Follow] = []  # a test adds its own after the job service
-        self.inbox, self.machines = EngineInbox(), EngineState("n0")
+        self.inbox, self.engine_state = EngineInbox(), EngineState("n0")
         self.unsent, self.unkept = UnsentEvents(), WaitingJobs()
         self.publisher = EventPublisher(
             journal=self.journal, clock=self.clock, node_name="n0", unsent=self.unsent,
@@ -361,7 +361,7 @@ class World:
         self.slow = KnownStragglers(peers.leads)
         self.prepared: list[str] = []
         self.job_service = JobService(
-            inbox=self.inbox, machines=self.machines, stacks=self.node_stacks, peers=peers, jobs=self.jobs,
+            inbox=self.inbox, engine_state=self.engine_state, stacks=self.node_stacks, peers=peers, jobs=self.jobs,
             publisher=self.publisher, workers=self.workers, clock=self.clock, claims=self.claims,
             log_dir=str(log_dir), prepare=self.prepared.append, slow=self.slow, meetings=meetings,
             keep=self.keeper.keep_now if self.keeper is not None else None,
@@ -373,7 +373,7 @@ class World:
             jobs=self.jobs,
             publisher=self.publisher,
             inbox=self.inbox,
-            machines=self.machines,
+            engine_state=self.engine_state,
             stacks=self.node_stacks,
             start_soon=start_soon,
             followed_by=self.followers,
@@ -382,8 +382,8 @@ class World:
             keeper=self.keeper,
         )
         self.engine = Engine(
-            clock=self.clock, inbox=self.inbox, machines=self.machines, performer=self.performer, jitter=lambda: 0.5,
-            turn_every_s=math.inf,
+            clock=self.clock, inbox=self.inbox, engine_state=self.engine_state, performer=self.performer,
+            jitter=lambda: 0.5, turn_every_s=math.inf,
         )  # fmt: skip
         tasks.start_soon(self.engine.run)
         if self.keeper is not None:
@@ -391,13 +391,13 @@ class World:
 
     def _outbox(self, reports: dict[str, ReportQueue], meetings: Meetings | None) -> TurnOutbox:
         return TurnOutbox(
-            inbox=self.inbox, machines=self.machines, jobs=self.jobs, publisher=self.publisher, clock=self.clock,
-            reports=reports, unkept=self.unkept, meetings=meetings,
+            inbox=self.inbox, engine_state=self.engine_state, jobs=self.jobs, publisher=self.publisher,
+            clock=self.clock, reports=reports, unkept=self.unkept, meetings=meetings,
         )  # fmt: skip
 
     def _shown(self) -> tuple[ClusterView, ReportSaving]:
         view = ClusterView(
-            job_service=self.job_service, machines=self.machines, publisher=self.publisher, unsent=self.unsent,
+            job_service=self.job_service, engine_state=self.engine_state, publisher=self.publisher, unsent=self.unsent,
             jobs=self.jobs, clock=self.clock,
         )  # fmt: skip
         return view, ReportSaving(publisher=self.publisher, journal=self.journal, unsent=self.unsent, report=view.saved)
@@ -426,7 +426,7 @@ class World:
         await settled()
 
     def next_deadline_s(self) -> float | None:
-        return self.machines.next_deadline_s()
+        return self.engine_state.next_deadline_s()
 
     async def pass_deadlines(self, *, until_s: float = float("inf")) -> None:
         """Fires the engine's timer as often as needed, until nothing has a deadline before that moment."""

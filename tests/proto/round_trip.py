@@ -22,7 +22,7 @@ from holdfast_wire.v1 import cluster_pb2 as cluster  # noqa: E402
 from holdfast_wire.v1 import worker_pb2 as wire  # noqa: E402
 
 from worker_client import RankMonitorClient, WorkloadAction, WorkloadControlRequest  # noqa: E402
-from worker_client import call_frames as calls  # noqa: E402
+from worker_client import call_protocol as calls  # noqa: E402
 
 LIMITS = wire.Limits(
     initial_heartbeat_s=1.5, out_of_section_s=2.25,

@@ -111,7 +111,7 @@ async def test_the_job_has_its_own_name_for_this_node(tmp_path: Path):
     async with World.opened(tmp_path, meetings=FakeMeetings()) as world:
         spec = replace(SHARED, nodes=NODES)
         await world.submit(spec)
-        assert world.machines.node_state.jobs["j"].job.node == "10.0.0.7"
+        assert world.engine_state.node_state.jobs["j"].job.node == "10.0.0.7"
         report = world.job_service.report(world.jobs["j"])
         assert [node.name for node in report.nodes] == ["10.0.0.7"]
         assert {event.node for event in world.journal.events} == {"10.0.0.7"}

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.core.facts import JobState
-from supervisor.report.lane_data import timeline_json
 from supervisor.report.page import page_of
 from supervisor.report.page_rows import nodes
 from supervisor.report.report_json import document_of
@@ -23,6 +22,7 @@ from supervisor.report.svg import picture_of
 from supervisor.report.terminal_report import text_of
 from supervisor.report.timeline.timeline import LastWords, Life, Outcome
 from supervisor.report.timeline.timeline_builder import life_of
+from supervisor.report.timeline_json import timeline_json
 from tests.deploy.sources import ROOT
 from tests.report.timeline.jobs import BEGAN_NS, Told, killed_and_hung, large
 

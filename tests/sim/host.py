@@ -2,7 +2,7 @@
 
 One of them leads and runs the job's coordinator, too; without an election (voting.py) that is the first one. A process
 may be stopped for a while, as by SIGSTOP; received messages then wait, and are handled before deadlines are checked
-(engine/loop.py).
+(engine/engine_loop.py).
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Host:
             self._drain()
 
     def _drain(self) -> None:
-        """Handles consequences of an event after all its actions, as engine/loop.py does."""
+        """Handles consequences of an event after all its actions, as engine/engine_loop.py does."""
         self._is_busy = True
         inbox, now_s = self._inbox, self._timeline.now_s
         while inbox and now_s >= self.paused_until_s:  # a dead one has an empty inbox

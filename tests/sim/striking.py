@@ -45,7 +45,7 @@ def strike(world: World, fault: Fault) -> None:
         world.note_fault(fault)
 
 
-def _request(host: Host, fault: Fault) -> node_messages.News | node_messages.JobAbandoned | None:
+def _request(host: Host, fault: Fault) -> node_messages.ReportOfJob | node_messages.JobAbandoned | None:
     """Returns what a person or a rank asks for, or a defect leads to; None: nobody is there to ask."""
     if JOB not in host.state.jobs:
         return None

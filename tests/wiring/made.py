@@ -48,7 +48,7 @@ def base_in(folder: Path, state: Path) -> Base:
         paths=paths,
         clock=clock,
         inbox=inbox,
-        machines=EngineState("n0"),
+        engine_state=EngineState("n0"),
         journal=journal,
         publisher=EventPublisher(journal=journal, clock=clock, node_name="n0", unsent=unsent, unkept=None),
         unsent=unsent,

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from supervisor.config.daemon_settings import OF_JOB_VARIABLE, parse_daemon
-from supervisor.edges.machine.folders import private_registry, socket_dir, user_dirs, write_probe
+from supervisor.edges.machine.folders import default_dirs, private_registry, socket_dir, write_probe
 from supervisor.edges.machine.folders.cordon_file import CordonFile
 from supervisor.wiring.daemon_services import serve_node
 
@@ -60,7 +60,7 @@ async def test_a_daemon_serves_until_it_is_stopped_and_stays_cordoned(tmp_path: 
 async def test_a_daemon_whose_state_directory_cannot_be_written_knows_the_cordon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(user_dirs, "SHARED_TEMPS", (tmp_path / "tmp",))
+    monkeypatch.setattr(default_dirs, "SHARED_TEMPS", (tmp_path / "tmp",))
     state = tmp_path / "state"
     for folder in (tmp_path / "tmp", state):
         folder.mkdir(mode=0o700)
@@ -89,8 +89,8 @@ async def test_a_daemon_whose_state_directory_cannot_be_written_knows_the_cordon
 async def test_one_that_slurms_prolog_has_started_is_found_from_any_shell_of_its_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(user_dirs, "SHARED_TEMPS", (tmp_path,))
-    monkeypatch.setattr(user_dirs, "RUNTIME_DIRS", tmp_path / "none")
+    monkeypatch.setattr(default_dirs, "SHARED_TEMPS", (tmp_path,))
+    monkeypatch.setattr(default_dirs, "RUNTIME_DIRS", tmp_path / "none")
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     state = tmp_path / "state"
     with tempfile.TemporaryDirectory() as name, anyio.fail_after(LIMIT_S):

@@ -42,7 +42,7 @@ async def test_a_job_is_prepared_runs_and_ends_in_its_record_and_in_the_journal(
         saved = all_of_it.base.journal.job("j")
         assert saved is not None
         assert saved.state is JobState.SUCCEEDED
-        assert all_of_it.base.machines.coordinators == {}
+        assert all_of_it.base.engine_state.coordinators == {}
         await job_service.submit(JOB, {})  # its id is free again
 
 

@@ -15,8 +15,8 @@ import pytest
 from holdfast_wire.framing import SUPERVISOR_FRAME_BYTES_MAX, WORKER_FRAME_BYTES_MAX, Decoder, encode
 from holdfast_wire.v1 import worker_pb2 as wire
 
-from worker_client import call_frames, channel
-from worker_client.call_frames import CallEvent
+from worker_client import call_protocol, channel
+from worker_client.call_protocol import CallEvent
 from worker_client.channel import Channel
 from worker_client.channel_protocol import Identity, Welcomed
 from worker_client.endpoint import Endpoint
@@ -26,8 +26,8 @@ from worker_client.rank_progress import Progress
 from worker_client.timeouts import Limits
 
 WAIT_S = 20.0
-VALUE = call_frames.frame(call_frames.ExchangeValue(1, 0, "n", 0, "x" * 8000))
-REPORTED = call_frames.frame(call_frames.FaultsReported(1, 0))
+VALUE = call_protocol.frame(call_protocol.ExchangeValue(1, 0, "n", 0, "x" * 8000))
+REPORTED = call_protocol.frame(call_protocol.FaultsReported(1, 0))
 
 
 class Owner:
@@ -310,5 +310,5 @@ def test_what_only_a_newer_supervisor_says_is_skipped(meet: Meet, owner: Owner, 
     for payload in (b"\x9a\x06\x03new", restart):  # field 99
         newer.socket.sendall(encode(payload, frame_bytes_max=SUPERVISOR_FRAME_BYTES_MAX))
     _until(lambda: owner.heard_calls)
-    assert owner.heard_calls == [call_frames.Restart(1, 0, (call_frames.FaultRecord(0, "EXCEPTION", ""),))]
+    assert owner.heard_calls == [call_protocol.Restart(1, 0, (call_protocol.FaultRecord(0, "EXCEPTION", ""),))]
     assert owner.reasons == []

@@ -29,7 +29,7 @@ from worker_client.inprocess.watching.main_thread_watch import MainThreadWatch
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from worker_client.call_frames import FaultRecord
+    from worker_client.call_protocol import FaultRecord
     from worker_client.inprocess.abort import Abort
     from worker_client.inprocess.state import FrozenState
 

@@ -17,7 +17,7 @@ def main() -> None:
     from worker_client.spawner.interpreter import refuse_old
 
     refuse_old()
-    from worker_client.spawner.entry import run_plain
+    from worker_client.spawner.spawner_startup import run_plain
 
     run_plain()
 

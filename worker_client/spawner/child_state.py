@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from . import binding, cgroup, identity, rank_reads
+from . import binding, cgroup, process_attributes, rank_reads
 
 _THREAD_COUNT = "OMP_NUM_THREADS"
 _ALL_SIGNALS = signal.valid_signals()  # asked once: it takes 0.1 ms, and each fork needs them
@@ -35,7 +35,7 @@ class Inherited(NamedTuple):
     """The state that this process got at its start and that a worker must find again."""
 
     pid: int
-    title: identity.Title
+    title: process_attributes.Title
     fds: frozenset[int]  # open before the spawner opened its own
     signal_mask: frozenset[int]
     handlers: Mapping[int, Any]
@@ -43,7 +43,7 @@ class Inherited(NamedTuple):
     sets_threads: bool = True  # False: the script sets them, and pools were created accordingly
 
 
-def remember(title: identity.Title, own_fds: frozenset[int], *, sets_threads: bool = True) -> Inherited:
+def remember(title: process_attributes.Title, own_fds: frozenset[int], *, sets_threads: bool = True) -> Inherited:
     """Returns the state of this process, before the spawner changes it. `own_fds` already belong to the spawner."""
     return Inherited(
         pid=os.getpid(),
@@ -98,7 +98,7 @@ def settle(inherited: Inherited, *, streams: Mapping[int, int], keep: frozenset[
     """
     cgroup.join(cgroup_folder)
     os.setsid()
-    identity.die_with_parent(signal.SIGKILL)
+    process_attributes.die_with_parent(signal.SIGKILL)
     if os.getppid() != inherited.pid:  # The spawner died before the line above.
         os._exit(1)
     for number, fd in streams.items():

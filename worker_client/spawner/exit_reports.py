@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from holdfast_wire import spawner_link
 
 from . import error_file, full_disks, oom_kills
-from .children import Child
+from .fork_and_exec import Child
 from .last_printed_error import TAIL_BYTES, last_words
 from .reaping import Ending
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from holdfast_wire.spawner_link import HeldPages, HoldPages
 
-from .link import Link
+from .supervisor_link import Link
 
 PAGES_AT_ONCE = 128  # in one message, of which the kernel takes 253 descriptors
 ABSENCES_MAX = 64  # if there are more, the oldest count as silence of the ranks that have lasted through all of them

@@ -22,7 +22,7 @@ from importlib.machinery import FileFinder, ModuleSpec
 from types import ModuleType
 from typing import NamedTuple
 
-from . import identity, preload
+from . import preload, process_attributes
 
 SLOT_BYTES = 32 * 1024
 IMPORTS_MAX = 200
@@ -125,7 +125,7 @@ class _Watch:
         self._spawner = os.getppid()
         self._path = tuple(sys.path)
         self._cpus = os.sched_getaffinity(0)
-        self._variables = identity.variables()
+        self._variables = process_attributes.variables()
         self._imports: list[Import] = []
         self._last_ns = 0  # of an import below the newest one of these
 
@@ -174,7 +174,7 @@ class _Watch:
                 self._imports.append(last._replace(took_ns=self._last_ns - last.at_ns))
         self._last_ns = now_ns
         folders = _folders_before(self._path, sys.path)
-        now = identity.variables()
+        now = process_attributes.variables()
         changed = {
             os.fsdecode(key): os.fsdecode(now[key]) if key in now else None
             for key in sorted({*now, *self._variables})

@@ -20,7 +20,7 @@ from . import import_observation, preload
 from .event_loop import Events
 from .import_observation import Import, Notes, Slot
 from .late_changes import is_read_at_load
-from .loading import assignment
+from .preload_environment import assignment
 
 RANKS_MAX = 256  # local ranks above are not watched, and then nothing is learned
 WORTH_NS = 150_000_000  # shorter imports are not worth a new interpreter

@@ -16,11 +16,11 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from . import child_state, children
+from . import child_state, fork_and_exec
 from .binding import Binding
 from .child_state import Inherited
-from .children import BecomeWorkerError, Start
 from .event_loop import Events
+from .fork_and_exec import BecomeWorkerError, Start
 
 PLAN_BYTES_MAX = 64 * 1024  # a larger environment goes to a worker that is forked with it
 _STREAMS_MAX = 2
@@ -101,7 +101,7 @@ class PreforkPool:
         pair = [each.detach() for each in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)]
         ours, theirs = pair
         try:
-            pid = children.fork(self._inherited)
+            pid = fork_and_exec.fork(self._inherited)
         except OSError:
             os.close(ours)
             os.close(theirs)

@@ -14,8 +14,8 @@ from holdfast_wire.spawner_link import Signal
 from holdfast_wire.spawner_settings import SpawnerSettings
 
 from . import process_tree
-from .children import Child
 from .event_loop import Events
+from .fork_and_exec import Child
 from .reaping import Ending
 
 HELPERS_AFTER_S = 10.0  # a script may itself wait for children that need the signal

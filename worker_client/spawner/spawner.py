@@ -16,23 +16,33 @@ from holdfast_wire.framing import FrameTooLongError
 from holdfast_wire.spawner_link import SpawnerProtocolError, WorkerPlan
 from holdfast_wire.spawner_settings import SpawnerSettings
 
-from . import child_state, children, error_file, exit_reports, identity, process_tree, reaping, signalling, store_host
+from . import (
+    child_state,
+    error_file,
+    exit_reports,
+    fork_and_exec,
+    process_attributes,
+    process_tree,
+    reaping,
+    signalling,
+    store_host,
+)
 from .auto_heartbeat import AutoHeartbeat
 from .binding import Binding
 from .cgroup import CycleCgroups
 from .child_state import Inherited
-from .children import BecomeWorkerError, CannotExecuteError, Child, Start
+from .cycle_kill import Killing
 from .dropped_output import DroppedOutput
 from .event_loop import READ, WRITE, Events
-from .killing import Killing
+from .fork_and_exec import BecomeWorkerError, CannotExecuteError, Child, Start
 from .learned_imports import LearnedImports
-from .link import Link
 from .oom_kills import OomCounter, look_regularly, oom_counter
 from .prefork_pool import PreforkPool
 from .spawner_cycle_logs import CycleLogs
 from .spawner_fence import Fence, without_ended_starts
 from .start_method import Method
 from .stores import Stores, Waiting
+from .supervisor_link import Link
 from .supervisor_reconnect import SupervisorReconnect
 from .unreported_exits import UnreportedExits
 from .worker_output import Output
@@ -117,7 +127,7 @@ class Spawner:
     # --- set-up ----------------------------------------------------------------------------------------------------
 
     def _prepare_process(self) -> None:
-        identity.adopt_orphans()
+        process_attributes.adopt_orphans()
         self._inherited.title.show("hf-spawner", f"holdfast spawner {self._settings.job_id}")
         if os.getsid(0) != os.getpid() and os.getpgid(0) != os.getpid():
             os.setsid()  # Ctrl-C is for the supervisor.
@@ -221,7 +231,7 @@ class Spawner:
                 pid = self._fork(cycle, plan, start)
             else:
                 argv = (*plan.exec_prefix, *spawner_settings.worker_argv(self._settings, plan.local_rank))
-                pid = children.execute(self._inherited, start, argv, leave=self._events.close)
+                pid = fork_and_exec.execute(self._inherited, start, argv, leave=self._events.close)
             self._name(cycle, plan, pid, memory)
         except BecomeWorkerError:
             streams.clear()  # This is the worker: its descriptors are already in place.
@@ -229,7 +239,7 @@ class Spawner:
         except CannotExecuteError as error:
             self._send(spawner_link.SpawnFailed(cycle, plan.local_rank, str(error), error.exit_code))
         except (OSError, ValueError) as error:
-            why = children.why_not_started(plan.local_rank, error)
+            why = fork_and_exec.why_not_started(plan.local_rank, error)
             self._send(spawner_link.SpawnFailed(cycle, plan.local_rank, why, 1))
         else:
             self._has_started = True
@@ -246,7 +256,7 @@ class Spawner:
         pid = self._prefork_pool.take(cycle, plan.local_rank, start)
         if not pid:
             start = start._replace(keep=self._watch.kept_fds)
-            return children.fork_worker(self._inherited, plan.local_rank, start, leave=self._events.close)
+            return fork_and_exec.fork_worker(self._inherited, plan.local_rank, start, leave=self._events.close)
         # It was forked while the previous cycle could still leave children; its own come after this moment.
         self._cycle_ticks.setdefault(cycle, at_ticks)
         return pid

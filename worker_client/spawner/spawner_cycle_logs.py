@@ -12,16 +12,16 @@ from contextlib import suppress
 from holdfast_wire.private_supervisor import JOB_ID_VARIABLE, LOG_OF_VARIABLE, LOG_PROCESS_NAME
 from holdfast_wire.spawner_link import CycleLogClosed, OutputDropped, Report, WorkerPlan
 
-from . import children, error_file, identity
+from . import error_file, fork_and_exec, process_attributes
 from .child_state import Inherited
-from .children import Start
-from .cycle_end import complete
+from .cycle_end_record import complete
+from .cycle_kill import Killing
 from .cycle_log import log_process
 from .cycle_log.feeds import Feeds
 from .cycle_log.worker_pipe import Place
 from .dropped_output import DroppedOutput
 from .event_loop import Events
-from .killing import Killing
+from .fork_and_exec import Start
 
 END_WAIT_S = 4.0  # for a slow disk, when the job is over
 ALL_RANKS = -1
@@ -94,7 +94,7 @@ class CycleLogs:
         # Without the job's claim and what else a worker inherits: a dead disk may hold this process up after the job.
         inherited = self._inherited._replace(fds=_STANDARD_STREAMS)
         start = Start({}, {}, keep=frozenset({link_fd}))
-        pid = children.fork_and_call(inherited, start, lambda: _write(link_fd), leave=self._events.close)
+        pid = fork_and_exec.fork_and_call(inherited, start, lambda: _write(link_fd), leave=self._events.close)
         self._killing.spare(pid)
         return pid
 
@@ -124,7 +124,7 @@ def _link(plan: WorkerPlan, run_began_ms: int) -> None:
 
 def _write(link_fd: int) -> None:
     """Runs the log process, a fork that has the spawner's memory but does not need it."""
-    identity.die_with_parent(0)  # Unwritten output outlives a killed spawner.
-    identity.set_comm(LOG_PROCESS_NAME.encode())
-    identity.rename_variable(JOB_ID_VARIABLE, LOG_OF_VARIABLE)
+    process_attributes.die_with_parent(0)  # Unwritten output outlives a killed spawner.
+    process_attributes.set_comm(LOG_PROCESS_NAME.encode())
+    process_attributes.rename_variable(JOB_ID_VARIABLE, LOG_OF_VARIABLE)
     log_process.serve(link_fd)

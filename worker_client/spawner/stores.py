@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from holdfast_wire.spawner_link import PrepareStore, StoreFailed, StoreReady
 
-from . import children, identity, ports, process_tree, store_host
+from . import fork_and_exec, ports, process_attributes, process_tree, store_host
 from .cgroup import CycleCgroups
 from .child_state import Inherited
-from .children import Start
 from .event_loop import READ, Events
+from .fork_and_exec import Start
 
 
 class Waiting(NamedTuple):
@@ -81,7 +81,7 @@ class Stores:
         start = Start({}, {}, self._cgroups.make(cycle), keep=frozenset({store.listen_fd}))
         pid = 0
         try:
-            pid = children.fork_and_call(self._inherited, start, lambda: self._be(store), leave=self._events.close)
+            pid = fork_and_exec.fork_and_call(self._inherited, start, lambda: self._be(store), leave=self._events.close)
             self._on_started(pid, store)
         except OSError as error:
             if pid:
@@ -93,7 +93,7 @@ class Stores:
 
     def _be(self, store: Waiting) -> None:
         """Serves the store, in the new process."""
-        identity.set_comm(b"hf-store")
+        process_attributes.set_comm(b"hf-store")
         if self._serve_command is not None:
             os.set_inheritable(store.listen_fd, True)
             argv = self._serve_command(store)

@@ -18,7 +18,7 @@ from holdfast_wire.spawner_settings import SpawnerSettings
 
 from .held_progress_pages import Pages
 from .kept_state_file import KeptFile
-from .link import Link
+from .supervisor_link import Link
 
 BACKLOG = 16
 LEARNED_CHARS_MAX = 64 * 1024  # the first message to a supervisor must not wait for its reader

@@ -73,7 +73,7 @@ class JobFold:
             spawner=self._spawner, plain=self._plain, monitors=tuple(self._monitors), watches=tuple(self._watches),
         )  # fmt: skip
 
-    def take(self, event: node_messages.News | node_messages.DeadlineReached) -> None:
+    def take(self, event: node_messages.ReportOfJob | node_messages.DeadlineReached) -> None:
         """Takes an event from outside; the caller has checked its cycle."""
         kind = type(event)
         if kind is node_messages.DeadlineReached:

@@ -38,6 +38,7 @@ from supervisor.core.node.node_messages import (
     ControlRequested,
     DeadlineReached,
     Event,
+    EventOfNode,
     EvidenceCollected,
     FenceMoved,
     FinishJob,
@@ -46,9 +47,7 @@ from supervisor.core.node.node_messages import (
     JobSubmitted,
     KillSpawner,
     LimitsCalculated,
-    News,
     NodeChecked,
-    NodeNews,
     ProcessPaused,
     ProgressRead,
     Publish,
@@ -57,6 +56,7 @@ from supervisor.core.node.node_messages import (
     RankSaid,
     RanksLookedAt,
     RankStopped,
+    ReportOfJob,
     SpawnerLost,
     SpawnerReady,
     SpawnerReport,
@@ -74,7 +74,7 @@ from supervisor.core.node_check_facts import CheckView
 
 ENDED_JOBS_MAX = 100  # ended jobs that can still be viewed
 
-_OfJob = News | NodeChecked | GpuMemorySeen
+_OfJob = ReportOfJob | NodeChecked | GpuMemorySeen
 _OfCycle = (
     WorkerSpawned | SpawnFailed | WorkerExited | WorkerEndSeen | WorkersEmptied | ClientJoined | ClientLeft
     | ProgressRead | LimitsCalculated | ControlRequested | EvidenceCollected | RankSaid | RankStopped | RankContinued
@@ -82,7 +82,7 @@ _OfCycle = (
 )  # fmt: skip
 
 # Events are looked up by kind: isinstance over so many kinds would cost more than the decision.
-_OF_NODE = frozenset(get_args(NodeNews))
+_OF_NODE = frozenset(get_args(EventOfNode))
 _OF_CYCLE = frozenset(get_args(_OfCycle))
 _OF_SPAWNER = frozenset(get_args(SpawnerReport))
 _AT_GATES = frozenset({NodeChecked, GpuMemorySeen, WorkersEmptied, SpawnerReady})
@@ -110,7 +110,7 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
 
 def _step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Action, ...]]:
     if type(event) in _OF_NODE:
-        return _step_node(state, cast("NodeNews", event), now_s)
+        return _step_node(state, cast("EventOfNode", event), now_s)
     event = cast("_OfJob", event)
     job_id = event.job_id
     machines = state.jobs.get(job_id)
@@ -128,7 +128,7 @@ def _step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Action
         machines = msgspec.structs.replace(machines, job=msgspec.structs.replace(machines.job, has_met_leader=True))
     if machines.pauses:
         event = process_pauses.without_pauses(machines, event)
-    return _fold(state, job_id, machines, cast("News", event), now_s)
+    return _fold(state, job_id, machines, cast("ReportOfJob", event), now_s)
 
 
 def next_deadline_s(state: State) -> float | None:
@@ -183,7 +183,7 @@ def checks(state: State, job_id: str) -> tuple[CheckView, ...]:
     return (*node_check_round.checks_of(machines.fitness), *machines.reclaim.seen) if machines is not None else ()
 
 
-def _step_node(state: State, event: NodeNews, now_s: float) -> tuple[State, tuple[Action, ...]]:
+def _step_node(state: State, event: EventOfNode, now_s: float) -> tuple[State, tuple[Action, ...]]:
     match event:
         case DeadlineReached():
             return _pass_deadlines(state, now_s)
@@ -241,7 +241,7 @@ def _pass_deadlines(state: State, now_s: float) -> tuple[State, tuple[Action, ..
 
 
 def _fold(
-    state: State, job_id: str, machines: JobMachines, event: News | DeadlineReached, now_s: float
+    state: State, job_id: str, machines: JobMachines, event: ReportOfJob | DeadlineReached, now_s: float
 ) -> tuple[State, tuple[Action, ...]]:
     """Steps the machines of one job. A bug in them ends only this job."""
     fold = JobFold(machines, now_s)

@@ -301,9 +301,9 @@ UnsentOfJob = (
     SpawnerBroken | WorkerEndSeen | LimitsCalculated | ControlRequested | EvidenceCollected | StopRequested
     | LeaveRequested | CordonRequested | RestartRequested | Ordered | FenceMoved | SupervisorReturned
 )  # fmt: skip
-News = SpawnerReport | WorkerReport | PlainReport | ClientReport | UnsentOfJob
-NodeNews = JobSubmitted | JobAbandoned | ProcessPaused | DeadlineReached
-Event = NodeNews | News | NodeChecked | GpuMemorySeen
+ReportOfJob = SpawnerReport | WorkerReport | PlainReport | ClientReport | UnsentOfJob
+EventOfNode = JobSubmitted | JobAbandoned | ProcessPaused | DeadlineReached
+Event = EventOfNode | ReportOfJob | NodeChecked | GpuMemorySeen
 
 # --- actions -------------------------------------------------------------------------------------------------------
 

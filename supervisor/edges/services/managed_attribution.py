@@ -34,7 +34,7 @@ from supervisor.edges.services.attribution_client import AttributionClient
 from supervisor.edges.services.parent_link import where_it_serves
 from supervisor.errors import ConfigurationError
 from supervisor.ports.edges import Clock
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 
 PROGRAM = Path(__file__).parents[3] / "holdfast_command.py"  # by its path, so that nothing of the user's is imported
 END_TIMEOUT_S = 5.0  # from SIGTERM to SIGKILL

@@ -1,7 +1,7 @@
 """What does the unit of a user's supervisor do first, while it still runs as root?
 
 It reads the record of root's process, gives the unit's control group and the user's folder to the user, opens the
-hand-over socket, and executes become_user.py, which drops root's rights.
+hand-over socket, and executes privilege_drop.py, which drops root's rights.
 """
 
 from __future__ import annotations

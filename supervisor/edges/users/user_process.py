@@ -19,11 +19,11 @@ from supervisor.edges.machine.own_process import kernel_error_remedies
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits, highest, raise_hard, user_variables
 from supervisor.edges.machine.processes.process_table import ProcessEntry
-from supervisor.edges.users import become_user
+from supervisor.edges.users import privilege_drop
 from supervisor.edges.users.user_folders import Record, UserFolder
 from supervisor.errors import ExhaustedError, NotNowError
 
-BECOME_USER = Path(become_user.__file__)
+PRIVILEGE_DROP = Path(privilege_drop.__file__)
 PROGRAM = Path(__file__).parents[3] / "holdfast_command.py"  # by its path, so that nothing of the user's is imported
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KILL_ROUNDS_MAX = 64  # a process may fork between the look and the kill: repeat, but not endlessly
@@ -90,7 +90,7 @@ def command_of(identity: Identity, limits: Limits, handover_fd: int, arguments: 
     """Returns the command that root executes: it drops root's rights and is then the supervisor."""
     wanted = {"uid": identity.uid, "gid": identity.gid, "groups": identity.groups, "limits": limits}
     return [
-        sys.executable, "-I", "-S", str(BECOME_USER), json.dumps(wanted),
+        sys.executable, "-I", "-S", str(PRIVILEGE_DROP), json.dumps(wanted),
         str(PROGRAM), "serve-user", "--door-fd", str(handover_fd), *arguments,
     ]  # fmt: skip
 

@@ -22,7 +22,7 @@ from supervisor.edges.users.supervisor_processes import SupervisorProcesses
 from supervisor.edges.users.user_folders import Record, UserFolder, UserFolders, bind_for_root
 from supervisor.edges.users.user_link import UserLink
 from supervisor.errors import ExhaustedError, HoldfastError, NotNowError
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 
 ATTEMPTS = 3  # to hand a connection over: the supervisor may just be leaving
 GONE_TIMEOUT_S = 20.0  # from the end of its link to the end of the process; then it is killed

@@ -20,8 +20,8 @@ from supervisor.core.facts import JobRules
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.node.node_messages import Action
 from supervisor.core.session_state import JobSessions
+from supervisor.engine.engine_loop import EngineEvent
 from supervisor.engine.job_record import JobRecord
-from supervisor.engine.loop import EngineEvent
 from supervisor.engine.recovery import node_parts, record_text
 from supervisor.engine.recovery.node_parts import NodeParts
 from supervisor.engine.recovery.record_text import UnreadableError

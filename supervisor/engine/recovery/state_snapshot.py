@@ -11,8 +11,8 @@ from supervisor.core.cluster.cluster_messages import Event as Report
 from supervisor.core.gpu_affinity import GpuPlace
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.node.node_messages import Action
+from supervisor.engine.engine_loop import EngineEvent
 from supervisor.engine.job_record import CycleRecord, RecordedCycle, Shown
-from supervisor.engine.loop import EngineEvent
 from supervisor.ports.reports import RecordedEvent
 
 

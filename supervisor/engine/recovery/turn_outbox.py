@@ -27,7 +27,7 @@ from supervisor.engine.recovery.snapshot_texts import STATE, SnapshotTexts, are_
 from supervisor.engine.report_queue import ReportQueue
 from supervisor.engine.waiting_jobs import WaitingJobs
 from supervisor.ports.edges import Clock, Meetings
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 
 TOGETHER_S = 0.2  # the state of a job of many nodes is long: the news of several of them are kept together
 
@@ -41,7 +41,7 @@ class TurnOutbox:
         self,
         *,
         inbox: EngineInbox,
-        machines: EngineState,
+        engine_state: EngineState,
         jobs: Mapping[str, JobRecord],
         publisher: EventPublisher,
         clock: Clock,
@@ -51,7 +51,7 @@ class TurnOutbox:
     ) -> None:
         """`unkept`: jobs to be kept between two turns. `meetings`: where messages go to the other nodes of a job."""
         self._inbox = inbox
-        self._machines = machines
+        self._engine_state = engine_state
         self._jobs = jobs
         self._publisher = publisher
         self._clock = clock
@@ -114,9 +114,9 @@ class TurnOutbox:
     def settle(self, *, late_too: bool = False) -> None:
         """Ends the turn: keeps and sends everything. `late_too`: even what need not be kept before something leaves."""
         orders, self._orders = self._orders, {}
-        moved = self._machines.take_moved()
+        moved = self._engine_state.take_moved()
         for job_id, job in self._jobs.items():
-            machines = self._machines.node_state.jobs.get(job_id)
+            machines = self._engine_state.node_state.jobs.get(job_id)
             has_untold = self._publisher.has_untold(job_id)
             if not job.is_kept:
                 self._hand_on(job_id)
@@ -144,13 +144,13 @@ class TurnOutbox:
     def keep(self, job: JobRecord, orders: tuple[link.Order, ...] = ()) -> None:
         """Keeps the job's current state. Does nothing while it has no spawner."""
         job_id = job.spec.job_id
-        machines = self._machines.node_state.jobs.get(job_id)
+        machines = self._engine_state.node_state.jobs.get(job_id)
         if job.spawner is None or machines is None or job.verdict is not None or not self.keeps(job):
             return
         self._kept[job_id] = machines
         self._late.discard(job_id)
         nodes, waiting = job.spec.nodes, self._inbox.waiting(job_id)
-        queue, led = self._reports.get(job_id), self._machines.coordinators.get(job_id)
+        queue, led = self._reports.get(job_id), self._engine_state.coordinators.get(job_id)
         if nodes is not None and nodes.has_election:  # An elected leader begins with the ledger and what nodes say.
             waiting, led = [each for each in waiting if not isinstance(each, Reported)], None
         kept = snapshot(

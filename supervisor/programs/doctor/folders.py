@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from supervisor.edges.machine import network_folders
-from supervisor.edges.machine.folders import socket_dir, state_dir, supervisor_owner, user_dirs, write_probe
+from supervisor.edges.machine.folders import default_dirs, socket_dir, state_dir, supervisor_owner, write_probe
 from supervisor.edges.machine.journal.timed_reads import SilentDiskError, TimedReads
 from supervisor.edges.machine.processes import home_folder
 from supervisor.errors import ConfigurationError, NoSupervisorError
@@ -183,7 +183,7 @@ def _fault(path: Path, there: Path) -> str:
 
 
 def _temporary(area: Area, machine: Machine) -> None:
-    for folder in user_dirs.temp_dirs(machine.environ):
+    for folder in default_dirs.temp_dirs(machine.environ):
         try:
             is_at_home = folder == home_folder.home_dir(machine.environ)
             write_probe.write(folder.parent if is_at_home else folder)

@@ -89,7 +89,7 @@ class FileWriter:
     def held_bytes(self) -> int:
         return self.waiting_bytes + self._before_bytes
 
-    # --- see links.Taker ---------------------------------------------------------------------------------------------
+    # --- see log_receiving.Taker ------------------------------------------------------------------------------------
 
     @property
     def is_full(self) -> bool:

@@ -15,7 +15,7 @@ from supervisor.programs.log_service.wakeup import Wakeup
 
 
 class LogForwarder:
-    """Passes pieces on; see links.Taker. `on_trouble` and `on_away`: see Upstream."""
+    """Passes pieces on; see log_receiving.Taker. `on_trouble` and `on_away`: see Upstream."""
 
     def __init__(
         self,

@@ -13,12 +13,12 @@ from supervisor.edges.machine.own_process import accepting
 from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.edges.peers.transport import leader_listener
 from supervisor.edges.peers.transport.cluster_line import Line
-from supervisor.programs.log_service.log_receiving import Links
+from supervisor.programs.log_service.log_receiving import LogReceiver
 
 _log = logging.getLogger("holdfast.logs")
 
 
-async def take_connections(listening_fd: int, links: Links) -> None:
+async def take_connections(listening_fd: int, receiver: LogReceiver) -> None:
     """Takes connections until cancelled."""
     listener = socket.socket(fileno=listening_fd)
     listener.setblocking(False)
@@ -32,4 +32,4 @@ async def take_connections(listening_fd: int, links: Links) -> None:
         except OSError as error:
             _log.warning("a log process is not connected: %s; it tries again", error)
         else:
-            links.hold(line)
+            receiver.hold(line)

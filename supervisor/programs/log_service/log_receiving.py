@@ -17,7 +17,7 @@ from holdfast_wire.log_pieces import Piece
 
 from supervisor.edges.peers.transport.cluster_line import Line
 from supervisor.edges.peers.transport.cluster_session import SessionError
-from supervisor.programs.log_service.replies_to_senders import Callers, Link
+from supervisor.programs.log_service.replies_to_senders import CallerConnection, Callers
 from supervisor.programs.log_service.wakeup import Wakeup
 
 _log = logging.getLogger("holdfast.logs")
@@ -38,7 +38,7 @@ class Taker(Protocol):
     async def until_room(self) -> None: ...
 
 
-class Links:
+class LogReceiver:
     """Serves the callers' links; `run` does so until cancelled."""
 
     def __init__(self, taker: Taker, callers: Callers) -> None:
@@ -61,7 +61,7 @@ class Links:
             partial(self._hear, number, link), partial(self._lose, number, link), partial(self._callers.flush, link)
         )
 
-    def _hear(self, number: int, link: Link, payload: bytes) -> None:
+    def _hear(self, number: int, link: CallerConnection, payload: bytes) -> None:
         try:
             message = log_frames.decode(payload)
         except LogFrameError as error:
@@ -89,7 +89,7 @@ class Links:
                 if (link := self._callers.get(number)) is not None:
                     link.line.read_on()
 
-    def _lose(self, number: int, link: Link, why: str) -> None:
+    def _lose(self, number: int, link: CallerConnection, why: str) -> None:
         self.unparted += link.caller not in self.parted
         self._taker.lose(number)
         self._callers.remove(number, why)

@@ -19,10 +19,10 @@ from anyio import to_thread
 from supervisor.core.log_funnel.log_relay import PIECE_BYTES
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import Tls
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 from supervisor.programs.log_service import log_process_listener
 from supervisor.programs.log_service.log_forwarding import LogForwarder
-from supervisor.programs.log_service.log_receiving import Links
+from supervisor.programs.log_service.log_receiving import LogReceiver
 from supervisor.programs.log_service.log_tier_listener import TierListener
 from supervisor.programs.log_service.log_tier_settings import LEAF, ROOT, Next, Settings, address_of
 from supervisor.programs.log_service.replies_to_senders import Callers
@@ -97,8 +97,8 @@ async def _run_root(settings: Settings, tls: Tls | None) -> bool:
         on_trouble=callers.tell_trouble,
         run_began_ms=settings.run_began_ms,
     )
-    links = Links(files, callers)
-    return await _serve(settings, tls, callers, links, _nowhere, files.run, lambda: files.is_idle, files.aclose)
+    receiver = LogReceiver(files, callers)
+    return await _serve(settings, tls, callers, receiver, _nowhere, files.run, lambda: files.is_idle, files.aclose)
 
 
 async def _run_leaf(settings: Settings, tls: Tls | None) -> bool:
@@ -112,9 +112,9 @@ async def _run_leaf(settings: Settings, tls: Tls | None) -> bool:
         on_trouble=callers.tell_trouble,
         on_away=_stay,
     )
-    upstream, links = forwarder.upstream, Links(forwarder, callers)
+    upstream, receiver = forwarder.upstream, LogReceiver(forwarder, callers)
     return await _serve(
-        settings, tls, callers, links, upstream.move, upstream.run, lambda: forwarder.relay.is_empty, upstream.part
+        settings, tls, callers, receiver, upstream.move, upstream.run, lambda: forwarder.relay.is_empty, upstream.part
     )
 
 
@@ -122,7 +122,7 @@ async def _serve(
     settings: Settings,
     tls: Tls | None,
     callers: Callers,
-    links: Links,
+    receiver: LogReceiver,
     move: Callable[[PeerAddress], None],
     work: Callable[[], Coroutine[None, None, None]],
     is_idle: Callable[[], bool],
@@ -130,7 +130,7 @@ async def _serve(
 ) -> bool:
     """Runs a leaf or the root."""
     requests = _Requests(settings, move)
-    server = TierListener(settings.job_id, tls, links)
+    server = TierListener(settings.job_id, tls, receiver)
     # Outside of the task group, so that an address that can't be had is told as it is.
     async with server.serving(PeerAddress(settings.host, settings.port)), anyio.create_task_group() as tasks:
         tasks.start_soon(work)
@@ -141,7 +141,7 @@ async def _serve(
         is_complete = False
         if not requests.at_once:
             with anyio.move_on_after(settings.graceful_s):
-                await _until_quiet(callers, links, is_idle, settings)
+                await _until_quiet(callers, receiver, is_idle, settings)
                 await part()
                 is_complete = True
         tasks.cancel_scope.cancel()
@@ -149,7 +149,9 @@ async def _serve(
     raise AssertionError
 
 
-async def _until_quiet(callers: Callers, links: Links, is_idle: Callable[[], bool], settings: Settings) -> None:
+async def _until_quiet(
+    callers: Callers, receiver: LogReceiver, is_idle: Callable[[], bool], settings: Settings
+) -> None:
     """Waits until all callers have nothing more to send, or nobody was there for a while and nothing waits.
 
     A process that replaced another does not know its callers: they may still be coming.
@@ -157,7 +159,7 @@ async def _until_quiet(callers: Callers, links: Links, is_idle: Callable[[], boo
     while True:
         while callers.count or not is_idle():
             await callers.changed.wait_for_s(settings.quiet_s)
-        if not links.unparted and len(links.parted) >= settings.callers:
+        if not receiver.unparted and len(receiver.parted) >= settings.callers:
             return
         with anyio.move_on_after(settings.quiet_s) as quiet:
             while not callers.count:
@@ -187,14 +189,14 @@ async def _run_sender(settings: Settings, tls: Tls | None) -> bool:
         on_trouble=tell_trouble,
         on_away=tell_away,
     )
-    links = Links(forwarder, callers)
+    receiver = LogReceiver(forwarder, callers)
     requests = _Requests(settings, forwarder.upstream.move)
     is_complete = False
     all_are_back_at_s = anyio.current_time() + settings.quiet_s
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(forwarder.upstream.run)
-        tasks.start_soon(links.run)
-        tasks.start_soon(log_process_listener.take_connections, settings.door_fd, links)
+        tasks.start_soon(receiver.run)
+        tasks.start_soon(log_process_listener.take_connections, settings.door_fd, receiver)
         tasks.start_soon(requests.read)
         _say("ready")
         await requests.ending.wait()

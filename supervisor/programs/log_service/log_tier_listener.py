@@ -25,7 +25,7 @@ from supervisor.edges.peers.transport.cluster_tls import LeadersTls, Tls, token_
 from supervisor.edges.peers.transport.preamble import key_of
 from supervisor.errors import ConfigurationError
 from supervisor.programs.log_service import log_hello_exchange
-from supervisor.programs.log_service.log_receiving import Links
+from supervisor.programs.log_service.log_receiving import LogReceiver
 
 HANDSHAKE_S = 10.0
 LOST_MS = 10_000  # a caller whose machine has confirmed nothing for so long is lost
@@ -35,11 +35,11 @@ _log = logging.getLogger("holdfast.logs")
 
 
 class TierListener:
-    """Takes callers' connections and gives them to the links."""
+    """Takes callers' connections and gives them to the receiver."""
 
-    def __init__(self, job_id: str, tls: Tls | None, links: Links) -> None:
+    def __init__(self, job_id: str, tls: Tls | None, receiver: LogReceiver) -> None:
         self._job_id = job_id
-        self._links = links
+        self._receiver = receiver
         self._tls = LeadersTls(tls)
         token = token_of(tls)
         self._acceptor = Acceptor(
@@ -53,7 +53,7 @@ class TierListener:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._acceptor.run, listeners)
-                tasks.start_soon(self._links.run)
+                tasks.start_soon(self._receiver.run)
                 yield
                 tasks.cancel_scope.cancel()
         finally:
@@ -71,7 +71,7 @@ class TierListener:
                 await leader_listener.hold_accepted(line, accepted)
                 where = line.address("peername")
                 caller = await log_hello_exchange.admit(line, self._job_id)
-            self._links.hold(line, caller)
+            self._receiver.hold(line, caller)
             is_held = True
         except TimeoutError:
             why = "it did not identify itself in time"

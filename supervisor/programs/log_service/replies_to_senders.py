@@ -14,7 +14,7 @@ from holdfast_wire.log_pieces import Receipt
 
 from supervisor.core.log_funnel.log_relay import pause_s, window_bytes
 from supervisor.edges.peers.transport.cluster_line import Line
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 from supervisor.programs.log_service.wakeup import Wakeup
 
 ALIVE_S = 5.0
@@ -22,7 +22,7 @@ ALIVE_S = 5.0
 _log = logging.getLogger("holdfast.logs")
 
 
-class Link:
+class CallerConnection:
     """One caller and what it gets next."""
 
     def __init__(self, line: Line, caller: str) -> None:
@@ -39,7 +39,7 @@ class Callers:
 
     def __init__(self, *, bytes_max: int = 0) -> None:
         self._bytes_max = bytes_max
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, CallerConnection] = {}
         self._last = 0
         self._told_for = 0  # number of links when terms were last sent
         self._trouble = ""
@@ -50,13 +50,13 @@ class Callers:
     def count(self) -> int:
         return len(self._links)
 
-    def get(self, number: int) -> Link | None:
+    def get(self, number: int) -> CallerConnection | None:
         return self._links.get(number)
 
-    def add(self, line: Line, caller: str) -> tuple[int, Link]:
+    def add(self, line: Line, caller: str) -> tuple[int, CallerConnection]:
         """Adds a caller; returns the number and the link. `caller` "": a process of this node."""
         self._last += 1
-        link = self._links[self._last] = Link(line, caller)
+        link = self._links[self._last] = CallerConnection(line, caller)
         if caller:
             _log.info("%s is connected", caller)
         self._on_count()
@@ -90,7 +90,7 @@ class Callers:
             for link in self._links.values():
                 self._say(link, Alive())
 
-    def flush(self, link: Link) -> None:
+    def flush(self, link: CallerConnection) -> None:
         """Sends what waits, if the caller reads; else the line calls again."""
         link.is_flush_due = False
         if (link.receipts or link.other) and link.line.is_writable:
@@ -98,11 +98,11 @@ class Callers:
             link.receipts, link.other = {}, {}
             link.line.send(*map(log_frames.encode, said))
 
-    def _say(self, link: Link, message: Message) -> None:
+    def _say(self, link: CallerConnection, message: Message) -> None:
         link.other[type(message)] = message
         self._flush_soon(link)
 
-    def _flush_soon(self, link: Link) -> None:
+    def _flush_soon(self, link: CallerConnection) -> None:
         if not link.is_flush_due:
             link.is_flush_due = True
             self._loop.call_soon(self.flush, link)

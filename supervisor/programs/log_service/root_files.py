@@ -55,7 +55,7 @@ class RootFiles:
     def is_idle(self) -> bool:
         return self._cycles.is_idle and self._words.is_idle
 
-    # --- see links.Taker ---------------------------------------------------------------------------------------------
+    # --- see log_receiving.Taker ------------------------------------------------------------------------------------
 
     @property
     def is_full(self) -> bool:

@@ -22,7 +22,7 @@ from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_session import SessionError
 from supervisor.edges.peers.transport.cluster_tls import Pipe, Tls, token_of
 from supervisor.edges.peers.transport.preamble import CONNECTS_HERE, Preamble, key_of
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 from supervisor.programs.log_service import log_hello_exchange
 from supervisor.programs.log_service.log_tier_settings import Settings
 from supervisor.programs.log_service.replies_to_senders import ALIVE_S

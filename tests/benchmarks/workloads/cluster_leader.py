@@ -27,8 +27,8 @@ from supervisor.edges.peers.transport import cluster_tls
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import Tls, TlsFiles
 from supervisor.engine.engine_inbox import EngineInbox
+from supervisor.engine.engine_loop import Engine
 from supervisor.engine.engine_state import EngineState
-from supervisor.engine.loop import Engine
 from supervisor.ports.edges import Peers
 
 JOB = "scale"
@@ -50,7 +50,7 @@ def tls_of(folder: str) -> Tls:
 
 
 class Performer:
-    """See engine.loop.Performer: orders leave through the peers; this node's own get their answer at once."""
+    """See engine.engine_loop.Performer: orders leave through the peers; this node's own get their answer at once."""
 
     def __init__(self, peers: Peers, inbox: EngineInbox) -> None:
         self._peers = peers
@@ -101,7 +101,7 @@ async def main(port: int, others: int, certificates: str, fan_out: int) -> None:
     async with cluster_peers.open_peers(meeting, inbox.post) as peers, anyio.create_task_group() as tasks:
         performer = Performer(peers, inbox)
         engine = Engine(
-            clock=Clock(), inbox=inbox, machines=EngineState(NAME), performer=performer, jitter=random.random
+            clock=Clock(), inbox=inbox, engine_state=EngineState(NAME), performer=performer, jitter=random.random
         )
         performer.report(cluster_messages.JobOpened(NAME, rules(others)))
         performer.report(cluster_messages.NodeJoined(NAME, -1))

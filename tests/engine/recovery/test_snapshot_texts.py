@@ -15,8 +15,8 @@ from holdfast_wire import spawner_link as link
 from supervisor.config import JobSpec
 from supervisor.core.facts import JobState, RestartRules
 from supervisor.core.node import node_messages
+from supervisor.engine.engine_loop import EngineEvent
 from supervisor.engine.job_record import JobRecord
-from supervisor.engine.loop import EngineEvent
 from supervisor.engine.recovery import record_text, snapshot_texts
 from supervisor.engine.recovery.record_text import UnreadableError
 from supervisor.engine.recovery.state_snapshot import PartedStateSnapshot

@@ -54,7 +54,7 @@ async def test_a_request_of_a_rank_is_accepted_once_it_is_kept(tmp_path: Path, m
         monkeypatch.setattr(world.workers, "tell_ranks", tell)
         world.inbox.post(node_messages.ControlRequested("j", 0, 0, "shutdown_workload", "enough", 7))
         await world.settle()
-        assert told == [(node_messages.Accepted(7), world.machines.node_state.jobs["j"].job.shutdown)]
+        assert told == [(node_messages.Accepted(7), world.engine_state.node_state.jobs["j"].job.shutdown)]
         assert "enough" in told[0][1]
         tasks.cancel_scope.cancel()
 
@@ -131,8 +131,8 @@ async def test_what_is_kept_is_the_job_as_it_stands(tmp_path: Path) -> None:
         world = World(tasks, tmp_path, keeps=True)
         spawner = await world.submit(JobSpec("j", ("t.py",)))
         restored = snapshot_texts.restored(spawner.kept)
-        assert restored.snapshot.machines == world.machines.node_state.jobs["j"]
-        assert restored.snapshot.coordinator == world.machines.coordinators["j"]
+        assert restored.snapshot.machines == world.engine_state.node_state.jobs["j"]
+        assert restored.snapshot.coordinator == world.engine_state.coordinators["j"]
         assert restored.record.environment == {"A": "secret"}
         assert restored.record.pids == world.jobs["j"].pids
         assert [event.kind for event in restored.events] == world.journal.kinds()
@@ -166,7 +166,7 @@ async def test_a_record_that_can_t_be_written_leaves_nothing_that_is_old(tmp_pat
     async with anyio.create_task_group() as tasks:
         world = World(tasks, tmp_path, keeps=True)
         spawner: ObedientSpawner = await world.submit(JobSpec("j", ("t.py",)))
-        machines = world.machines.node_state.jobs["j"]
+        machines = world.engine_state.node_state.jobs["j"]
         life = msgspec.structs.replace(machines.job, reason=object())  # pyright: ignore[reportArgumentType]
         world.engine.take_back("j", msgspec.structs.replace(machines, job=life), None)
         world.performer.settled()
@@ -212,7 +212,7 @@ async def test_of_an_elected_leader_nothing_is_kept_that_the_next_one_learns_oth
         world.performer.settled()
         kept = snapshot_texts.restored(spawner.kept).snapshot
         assert (kept.coordinator, kept.waiting) == (None, ())
-        assert kept.machines == world.machines.node_state.jobs["j"]
+        assert kept.machines == world.engine_state.node_state.jobs["j"]
         tasks.cancel_scope.cancel()
 
 
@@ -230,13 +230,13 @@ async def test_what_only_the_coordinator_of_many_knows_is_kept_as_soon_as_anythi
             assert coordinator is not None
             known = coordinator.members.get("n0")
             assert known is not None
-            return known.cordoned == world.machines.coordinators["j"].members["n0"].cordoned
+            return known.cordoned == world.engine_state.coordinators["j"].members["n0"].cordoned
 
         await world.pass_deadlines(until_s=world.clock.at_s + 60.0)
         assert kept()
 
         def move(reason: str) -> None:
-            members = world.machines.coordinators["j"].members
+            members = world.engine_state.coordinators["j"].members
             members.put("n0", msgspec.structs.replace(members["n0"], cordoned=reason))
             world.engine.handle(Reported("j", DeadlineReached()))
             world.performer.settled()

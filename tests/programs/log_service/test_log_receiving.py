@@ -12,7 +12,7 @@ from holdfast_wire import log_frames
 from holdfast_wire.log_frames import Message, Parting
 from holdfast_wire.log_pieces import Piece
 
-from supervisor.programs.log_service.log_receiving import Links
+from supervisor.programs.log_service.log_receiving import LogReceiver
 from supervisor.programs.log_service.replies_to_senders import Callers
 from supervisor.programs.log_service.wakeup import Wakeup
 from tests.edges.peers.relays.test_multiplexer import wired
@@ -48,11 +48,11 @@ class Taken:
 class Caller:
     """The other side of a link, in this process."""
 
-    def __init__(self, links: Links, name: str) -> None:
+    def __init__(self, receiver: LogReceiver, name: str) -> None:
         self.line, self._far, _ = wired()
         self.heard: list[Message] = []
         self.line.listen(lambda payload: self.heard.append(log_frames.decode(payload)), lambda _: None, lambda: None)
-        links.hold(self._far, name)
+        receiver.hold(self._far, name)
 
     def say(self, *messages: Message) -> None:
         self.line.send(*map(log_frames.encode, messages))
@@ -62,12 +62,12 @@ class Caller:
 
 
 @asynccontextmanager
-async def running(taken: Taken, callers: Callers) -> AsyncGenerator[Links]:
-    links = Links(taken, callers)
+async def running(taken: Taken, callers: Callers) -> AsyncGenerator[LogReceiver]:
+    receiver = LogReceiver(taken, callers)
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(links.run)
-            yield links
+            tasks.start_soon(receiver.run)
+            yield receiver
             tasks.cancel_scope.cancel()
 
 
@@ -77,26 +77,26 @@ def piece(position: int = 0, lines: bytes = b"x\n") -> Piece:
 
 async def test_pieces_are_taken_with_the_number_of_their_link():
     taken = Taken()
-    async with running(taken, Callers()) as links:
-        Caller(links, "node 1").say(piece(), piece(2))
+    async with running(taken, Callers()) as receiver:
+        Caller(receiver, "node 1").say(piece(), piece(2))
         await until(lambda: len(taken.pieces) == 2)
         assert taken.pieces == [(1, piece()), (1, piece(2))]
 
 
 async def test_who_has_nothing_more_to_send_is_distinguished_from_who_lost_the_connection():
     taken, callers = Taken(), Callers()
-    async with running(taken, callers) as links:
-        parting, broken = Caller(links, "node 1"), Caller(links, "node 2")
+    async with running(taken, callers) as receiver:
+        parting, broken = Caller(receiver, "node 1"), Caller(receiver, "node 2")
         parting.say(Parting())
         broken.line.end("a cable was pulled")
         await until(lambda: not callers.count)
-        assert (links.parted, links.unparted, taken.lost) == ({"node 1"}, 1, [1, 2])
+        assert (receiver.parted, receiver.unparted, taken.lost) == ({"node 1"}, 1, [1, 2])
 
 
 async def test_nonsense_ends_that_connection_alone():
     taken, callers = Taken(), Callers()
-    async with running(taken, callers) as links:
-        wrong, right = Caller(links, "node 1"), Caller(links, "node 2")
+    async with running(taken, callers) as receiver:
+        wrong, right = Caller(receiver, "node 1"), Caller(receiver, "node 2")
         wrong.line.send(b"?")
         await until(lambda: callers.count == 1)
         right.say(piece())
@@ -109,11 +109,11 @@ async def test_from_a_caller_that_sends_too_much_nothing_is_read_until_there_is_
     taken.room = 1
     pieces, turns = 500, 2000
     async with (
-        running(taken, Callers()) as links,
+        running(taken, Callers()) as receiver,
         line_and_peer() as (line, peer),
         anyio.create_task_group() as tasks,
     ):
-        links.hold(line, "node 1")
+        receiver.hold(line, "node 1")
         said = log_frames.framed(piece(lines=b"x" * 65535 + b"\n")) * pieces
         tasks.start_soon(asyncio.get_running_loop().sock_sendall, peer, said)
         await until(lambda: taken.pieces)

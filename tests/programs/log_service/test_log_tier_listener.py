@@ -14,7 +14,7 @@ import pytest
 from supervisor.edges.peers.transport import cluster_tls
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.errors import ConfigurationError
-from supervisor.programs.log_service.log_receiving import Links
+from supervisor.programs.log_service.log_receiving import LogReceiver
 from supervisor.programs.log_service.log_tier_listener import TierListener
 from supervisor.programs.log_service.replies_to_senders import Callers
 from tests.edges.peers.transport.test_cluster_line import until
@@ -29,13 +29,13 @@ import encodings.idna, os, anyio
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.errors import ConfigurationError
 from supervisor.programs.log_service.replies_to_senders import Callers
-from supervisor.programs.log_service.log_receiving import Links
+from supervisor.programs.log_service.log_receiving import LogReceiver
 from supervisor.programs.log_service.log_tier_listener import TierListener
 from tests.programs.log_service.test_log_receiving import Taken
 
 async def main():
     try:
-        async with TierListener("job", None, Links(Taken(), Callers())).serving(PeerAddress("127.0.0.1", 80)):
+        async with TierListener("job", None, LogReceiver(Taken(), Callers())).serving(PeerAddress("127.0.0.1", 80)):
             print("it listens")
     except ConfigurationError as error:
         print(error)
@@ -51,7 +51,7 @@ def served(token: bytes = b"") -> tuple[Callers, TierListener, PeerAddress]:
     tls = cluster_tls.from_token(token) if token else None
     return (
         callers,
-        TierListener(crowd.JOB, tls, Links(Taken(), callers)),
+        TierListener(crowd.JOB, tls, LogReceiver(Taken(), callers)),
         PeerAddress("127.0.0.1", crowd.free_ports(1)[0]),
     )
 

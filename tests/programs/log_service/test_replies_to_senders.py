@@ -16,8 +16,8 @@ BYTES_MAX = 64 * 1024 * 1024
 
 async def test_receipts_go_out_the_newest_of_each_stream_at_once():
     callers = Callers(bytes_max=BYTES_MAX)
-    async with running(Taken(), callers) as links:
-        caller = Caller(links, "node 1")
+    async with running(Taken(), callers) as receiver:
+        caller = Caller(receiver, "node 1")
         for position in (2, 4):
             callers.send(1, Receipt(1, position))
         callers.send(1, Receipt(9, 1))
@@ -28,9 +28,9 @@ async def test_receipts_go_out_the_newest_of_each_stream_at_once():
 
 async def test_terms_shrink_with_the_number_of_callers_and_a_trouble_is_told_to_later_ones_too():
     callers = Callers(bytes_max=BYTES_MAX)
-    async with running(Taken(), callers) as links:
+    async with running(Taken(), callers) as receiver:
         callers.tell_trouble("no space left")
-        nodes = [Caller(links, f"node {number}") for number in range(40)]
+        nodes = [Caller(receiver, f"node {number}") for number in range(40)]
         await until(lambda: all(each.of(Trouble) and each.of(Terms) for each in nodes))
         assert nodes[-1].of(Trouble) == [Trouble("no space left")]
         first = nodes[0].of(Terms)
@@ -57,8 +57,8 @@ async def test_log_processes_of_this_node_which_may_be_older_hear_nothing_that_t
 
 async def test_a_wakeup_wakes_when_a_caller_comes_or_goes():
     callers = Callers()
-    async with running(Taken(), callers) as links:
-        caller = Caller(links, "node 1")
+    async with running(Taken(), callers) as receiver:
+        caller = Caller(receiver, "node 1")
         await callers.changed.wait()
         assert callers.count == 1
         caller.line.end("a cable was pulled")

@@ -168,7 +168,7 @@ def test_who_waits_too_long_for_the_others_leaves_with_a_barrier_timeout(tmp_pat
 SUSPENDED = """
 import sys, threading
 from datetime import timedelta
-from worker_client.call_frames import BeginIteration, CallSettings
+from worker_client.call_protocol import BeginIteration, CallSettings
 from worker_client.inprocess.coordinating.coordination import Coordination
 from worker_client.inprocess.state import State
 

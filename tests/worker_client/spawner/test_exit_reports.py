@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from worker_client.spawner import exit_reports
-from worker_client.spawner.children import Child
+from worker_client.spawner.fork_and_exec import Child
 from worker_client.spawner.reaping import Ending
 
 TAIL = b"Traceback (most recent call last):\n  File 'x'\nRuntimeError: from its stderr\n"

@@ -13,7 +13,7 @@ from holdfast_wire.spawner_link import HeldPages, HoldPages, decode
 
 from worker_client.spawner import held_progress_pages
 from worker_client.spawner.held_progress_pages import Pages
-from worker_client.spawner.link import Link
+from worker_client.spawner.supervisor_link import Link
 
 Make = Callable[[], tuple[int, int]]
 

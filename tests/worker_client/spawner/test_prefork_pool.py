@@ -14,9 +14,9 @@ from holdfast_wire.spawner_link import Emptied, ForkAhead, KillTree, PrepareStor
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, is_alive, until, with_env, worker
-from worker_client.spawner import child_state, children, identity
-from worker_client.spawner.children import Start
+from worker_client.spawner import child_state, fork_and_exec, process_attributes
 from worker_client.spawner.event_loop import Events
+from worker_client.spawner.fork_and_exec import Start
 from worker_client.spawner.prefork_pool import PLAN_BYTES_MAX, PreforkPool
 
 SLEEPS = "import time\nprint('up', flush=True)\ntime.sleep(60)"
@@ -161,10 +161,10 @@ def test_where_no_process_can_be_made_none_stands_ready(monkeypatch: pytest.Monk
     def refuse(_inherited: object) -> int:
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
-    monkeypatch.setattr(children, "fork", refuse)
+    monkeypatch.setattr(fork_and_exec, "fork", refuse)
     events, open_before = Events(), set(os.listdir("/proc/self/fd"))
     prefork_pool = PreforkPool(
-        events, child_state.remember(identity.Title(), frozenset()), adopt=lambda _cycle, _pid: None
+        events, child_state.remember(process_attributes.Title(), frozenset()), adopt=lambda _cycle, _pid: None
     )
     prefork_pool.want(1, 4, "")
     events.run_once()

@@ -22,8 +22,8 @@ from holdfast_wire.spawner_settings import SpawnerSettings
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, is_alive, until, worker
 from worker_client.spawner import process_tree
-from worker_client.spawner.children import Child
 from worker_client.spawner.event_loop import Events
+from worker_client.spawner.fork_and_exec import Child
 from worker_client.spawner.reaping import Ending
 from worker_client.spawner.signalling import HELPERS_AFTER_S, Signalling
 

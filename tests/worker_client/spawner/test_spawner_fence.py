@@ -13,7 +13,7 @@ from holdfast_wire.spawner_link import Emptied, Exited, Fence, Keep, KillTree, S
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, is_alive, until, worker
-from tests.worker_client.spawner.test_killing import ESCAPES, escaped
+from tests.worker_client.spawner.test_cycle_kill import ESCAPES, escaped
 
 
 def stop(rig: Rig) -> None:

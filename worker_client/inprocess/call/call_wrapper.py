@@ -15,7 +15,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from worker_client import fencing_tokens
-from worker_client.call_frames import Entered, Leaving
+from worker_client.call_protocol import Entered, Leaving
 from worker_client.guarded_log import GuardedLog
 from worker_client.inprocess.attribution import Interruption
 from worker_client.inprocess.call import call_number

@@ -10,7 +10,7 @@ import enum
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from worker_client.call_frames import Entered
+from worker_client.call_protocol import Entered
 from worker_client.inprocess.compose import fresh, kept
 from worker_client.inprocess.exception import InternalError, RestartAbort
 from worker_client.inprocess.rank_assignment import RankAssignment, RankAssignmentCtx, assign
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from datetime import timedelta
 
-    from worker_client.call_frames import BeginIteration
+    from worker_client.call_protocol import BeginIteration
     from worker_client.inprocess.coordinating.coordination import Coordination, Plan
     from worker_client.inprocess.state import State
     from worker_client.inprocess.watching.main_thread_watch import MainThreadWatch

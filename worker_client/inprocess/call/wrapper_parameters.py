@@ -9,7 +9,7 @@ import warnings
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from worker_client.call_frames import CallSettings
+from worker_client.call_protocol import CallSettings
 from worker_client.inprocess.abort import Abort, AbortTorchDistributed
 from worker_client.inprocess.completion import Completion
 from worker_client.inprocess.compose import Compose

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast_wire.private_supervisor import CYCLE_VARIABLE
 
 from worker_client import job_nodes, workload_monitoring
-from worker_client.call_frames import CallEvent
+from worker_client.call_protocol import CallEvent
 from worker_client.endpoint import Endpoint, NoEndpoint, from_environment
 from worker_client.fencing_tokens import EPOCH_VARIABLE
 from worker_client.inprocess.coordinating.coordination import Coordination

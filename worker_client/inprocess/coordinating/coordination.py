@@ -12,8 +12,8 @@ from datetime import timedelta
 
 from holdfast_wire.call_bounds import EXCHANGE_NAMES_MAX
 
-from worker_client import call_frames, rank_text
-from worker_client.call_frames import (
+from worker_client import call_protocol, rank_text
+from worker_client.call_protocol import (
     BeginIteration,
     CallEnter,
     CallEvent,
@@ -111,7 +111,7 @@ class Coordination:
             if key not in self._own.exchanged:
                 self._check_names(name)
                 given = ExchangeValue(self._call, self._own.assigning, name, rank, value)
-                call_frames.frame(given)  # raises for what is too long
+                call_protocol.frame(given)  # raises for what is too long
                 self._step(given)
                 self._wait(lambda: key in self._own.exchanged or self._newer() is not None, timeout, WaitOverdue(name))
             self._check_plan()
@@ -292,7 +292,7 @@ class Coordination:
         self._own, words = rank_call_state.step(self._own, event)
         self._changed.notify_all()
         for word in words:
-            self._say_now(call_frames.frame(word))
+            self._say_now(call_protocol.frame(word))
 
     def _wait(
         self, is_over: Callable[[], bool], timeout: timedelta | None = None, overdue: WaitOverdue | None = None

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple, assert_never
 
-from worker_client.call_frames import (
+from worker_client.call_protocol import (
     Barrier,
     BarrierArrive,
     BeginIteration,

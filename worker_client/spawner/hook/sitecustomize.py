@@ -40,7 +40,7 @@ def _load_spawner() -> "Callable[[str], None]":
         from worker_client.spawner.interpreter import refuse_old
 
         refuse_old()
-        from worker_client.spawner.entry import run_as_script
+        from worker_client.spawner.spawner_startup import run_as_script
 
         return run_as_script
     finally:

@@ -16,7 +16,7 @@ from pathlib import Path
 from holdfast_wire import private_files
 
 from supervisor.edges.machine.clock import Clock
-from supervisor.edges.machine.folders import adopted_dir, user_dirs, write_probe
+from supervisor.edges.machine.folders import adopted_dir, default_dirs, write_probe
 from supervisor.edges.machine.folders.socket_claim import held_if_dead
 from supervisor.edges.machine.folders.socket_dir import longest_socket_path_fits
 from supervisor.edges.machine.own_process import kernel_error_remedies
@@ -36,7 +36,7 @@ def make(environment: Mapping[str, str] | None = None) -> Path:
     """
     faults: list[str] = []
     kind: type[ConfigurationError | ExhaustedError] = ConfigurationError
-    for place in user_dirs.temp_dirs(environment):
+    for place in default_dirs.temp_dirs(environment):
         path = place / f"holdfast-r{os.urandom(NAME_BYTES).hex()}"
         if not longest_socket_path_fits(path):
             continue
@@ -80,14 +80,14 @@ def _probe(path: Path) -> None:
 def sweep(environment: Mapping[str, str] | None = None) -> None:
     """Removes the folders of this user's private supervisors that are surely dead. Blocks on a disk; never raises."""
     left = SWEPT_MAX
-    for place in user_dirs.temp_dirs(environment):
+    for place in default_dirs.temp_dirs(environment):
         for path in _private_dirs(place):
             if left == 0:
                 return
             left -= 1
             remove_if_dead(path)
 
-    for own in user_dirs.own_dirs(environment):
+    for own in default_dirs.own_dirs(environment):
         if not private_files.folder_fault(own):
             adopted_dir.sweep(own)
     for earlier in home_folder.earlier_home_dirs(environment):

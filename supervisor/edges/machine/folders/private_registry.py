@@ -16,7 +16,7 @@ import msgspec
 from holdfast_wire import private_files
 
 from supervisor.edges.machine import records
-from supervisor.edges.machine.folders import socket_dir, user_dirs
+from supervisor.edges.machine.folders import default_dirs, socket_dir
 from supervisor.edges.machine.processes import process_table
 
 REGISTRATION_BYTES_MAX = 16 * 1024
@@ -78,13 +78,13 @@ def register(
     written: list[Path] = []
     faults: list[str] = []
     # In the runtime directory and in a shared one: some shells of a user (cron, a Slurm step) do not know the first.
-    for places in (_in_runtime_dirs(environment), user_dirs.own_dirs(environment)):
+    for places in (_in_runtime_dirs(environment), default_dirs.own_dirs(environment)):
         for place in places:
             why_not = _write(place, name, text)
             if not why_not:
                 written.append(place / name)
                 break
-            if place.parent in user_dirs.SHARED_TEMPS:
+            if place.parent in default_dirs.SHARED_TEMPS:
                 faults.append(f"cannot use {place}: {why_not}")
     warning = ""
     if faults and not written:
@@ -92,7 +92,7 @@ def register(
             f"{'; '.join(faults)}; what runs here is not listed by holdfast status, which finds it with "
             f"--socket-dir {directory} alone"
         )
-    elif faults and os.path.lexists(own := user_dirs.own_dirs(environment)[0]) and private_files.folder_fault(own):
+    elif faults and os.path.lexists(own := default_dirs.own_dirs(environment)[0]) and private_files.folder_fault(own):
         warning = f"{faults[0]}; {written[-1].parent} is used in its place; remove {own}, or ask its owner to"
     return Registration(tuple(written), warning)
 
@@ -100,7 +100,7 @@ def register(
 def registered(*, environment: Mapping[str, str] | None = None) -> tuple[RegisteredSupervisor, ...]:
     """Returns the live supervisors of this user that are registered, oldest first. Removes entries of dead ones."""
     found: dict[tuple[int, int], RegisteredSupervisor] = {}
-    for place in (*_in_runtime_dirs(environment), *user_dirs.own_dirs(environment)):
+    for place in (*_in_runtime_dirs(environment), *default_dirs.own_dirs(environment)):
         if private_files.folder_fault(place):
             continue  # It does not exist or is not ours: nothing in it can be trusted.
         for path in place.glob("*.json"):
@@ -111,7 +111,7 @@ def registered(*, environment: Mapping[str, str] | None = None) -> tuple[Registe
 
 
 def _in_runtime_dirs(environment: Mapping[str, str] | None) -> tuple[Path, ...]:
-    return tuple(place / RUNTIME_NAME for place in user_dirs.runtime_dirs(environment))
+    return tuple(place / RUNTIME_NAME for place in default_dirs.runtime_dirs(environment))
 
 
 def _write(place: Path, name: str, text: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from holdfast_wire import private_files
 
-from supervisor.edges.machine.folders import user_dirs
+from supervisor.edges.machine.folders import default_dirs
 from supervisor.edges.machine.own_process import kernel_error_remedies
 from supervisor.edges.machine.processes import socket_probe
 from supervisor.errors import ConfigurationError, NoSupervisorError
@@ -49,7 +49,7 @@ def candidates(explicit: str | None = None, environment: Mapping[str, str] | Non
     chosen = explicit or variables.get(SOCKET_DIR_VARIABLE)
     if chosen:
         return (Candidate(Path(chosen).absolute(), explicit=True),)
-    user_dir = user_dirs.runtime_dir(variables)
+    user_dir = default_dirs.runtime_dir(variables)
     places = [user_dir / "holdfast"] if user_dir is not None else []
     return tuple(Candidate(path, explicit=False) for path in (*places, SYSTEM_DIR))
 
@@ -62,7 +62,7 @@ def service_dir_for_daemon(explicit: str | None = None, environment: Mapping[str
         return Path(chosen).absolute()
     if os.geteuid() == 0:
         return SYSTEM_DIR
-    user_dir = user_dirs.runtime_dir(variables)
+    user_dir = default_dirs.runtime_dir(variables)
     if user_dir is None:
         raise ConfigurationError("cannot choose a socket directory: XDG_RUNTIME_DIR is not set; give --socket-dir")
     return user_dir / "holdfast"

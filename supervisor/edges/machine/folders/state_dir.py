@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from holdfast_wire import private_files
 
-from supervisor.edges.machine.folders import user_dirs, write_probe
+from supervisor.edges.machine.folders import default_dirs, write_probe
 
 STATE_DIR_VARIABLE = "HOLDFAST_STATE_DIR"
 SYSTEM_DIR = Path("/var/lib/holdfast")
@@ -62,7 +62,7 @@ def own_places(explicit: str | None = None, environment: Mapping[str, str] | Non
 
 
 def _stand_ins(environment: Mapping[str, str] | None) -> tuple[Path, ...]:
-    own = [each / STAND_IN for each in user_dirs.own_dirs(environment) if not private_files.folder_fault(each)]
+    own = [each / STAND_IN for each in default_dirs.own_dirs(environment) if not private_files.folder_fault(each)]
     return tuple(place for place in own if not private_files.folder_fault(place))
 
 
@@ -92,7 +92,7 @@ def choose(explicit: str | None, last_resort: Path, environment: Mapping[str, st
 
 def made_stand_in() -> Path | None:
     """Returns a stand-in that can be written, and makes it if need be; None if there is none. Blocks on a disk."""
-    return next((place for own in user_dirs.own_dirs() if (place := _stand_in(own)) is not None), None)
+    return next((place for own in default_dirs.own_dirs() if (place := _stand_in(own)) is not None), None)
 
 
 def _stand_in(own: Path) -> Path | None:

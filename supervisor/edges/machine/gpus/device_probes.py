@@ -15,7 +15,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.core import gpu_verdict, nic_verdict
 from supervisor.core.node_check_facts import Health, HealthFinding
 from supervisor.edges.machine.gpus.gpu_process import GpuProcess, SilentError
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 
 CONFIRM_S = 0.25
 

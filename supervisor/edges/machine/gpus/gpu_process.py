@@ -23,7 +23,7 @@ import anyio
 import supervisor
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes import process_table
-from supervisor.ports.pauses import within
+from supervisor.ports.timed_waits import within
 
 ROOT = Path(supervisor.__file__).parent.parent
 PROGRAM = "from supervisor.edges.machine.gpus.gpu_program import main; main()"

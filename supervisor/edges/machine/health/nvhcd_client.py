@@ -22,7 +22,7 @@ from supervisor.core.node_check_facts import HealthFinding
 from supervisor.core.nvhcd_verdict import Answer, NoReply, Reply, Unusable, judge
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes import socket_probe
-from supervisor.ports.pauses import pause, within
+from supervisor.ports.timed_waits import pause, within
 
 METHOD = "/nvhcd.HealthCheckService/RunHealthCheck"
 ARGUMENTS = ("--no-slurm",)

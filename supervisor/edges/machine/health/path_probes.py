@@ -18,7 +18,7 @@ import anyio
 from supervisor.core.storage_verdict import Answer, Answered, Failed, Kind, Silent, Unasked
 from supervisor.edges.machine.health import path_prober
 from supervisor.edges.machine.own_process.side_threads import SideThreads
-from supervisor.ports.pauses import RunTime, within
+from supervisor.ports.timed_waits import RunTime, within
 
 START_TIMEOUT_S = 5.0  # for the start of the prober's interpreter
 END_TIMEOUT_S = 0.5  # for a prober that is neither stopped nor starved

@@ -22,7 +22,7 @@ from supervisor.core.storage_verdict import (
     nothing_found,
 )
 from supervisor.edges.machine.health.path_probes import PathProbes
-from supervisor.ports import pauses
+from supervisor.ports import timed_waits
 
 MOUNTINFO = "/proc/self/mountinfo"
 SO_FAR_S = 0.5  # for slow answers: nobody waits longer, unless the job is strict
@@ -87,7 +87,7 @@ class _Look:
     async def tell_so_far(self) -> None:
         """Reports the answers so far: a hanging path must not hold back those of others."""
         self._tell_if_enough()
-        await pauses.pause(SO_FAR_S, why="what has not answered by then may hang")
+        await timed_waits.pause(SO_FAR_S, why="what has not answered by then may hang")
         self._tells = True
         self._tell_if_enough()
 

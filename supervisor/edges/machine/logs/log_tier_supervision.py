@@ -17,7 +17,7 @@ import anyio
 import supervisor
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes import process_table
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 
 ROOT = Path(supervisor.__file__).parent.parent
 AGAIN_FIRST_S, AGAIN_MOST_S = 0.02, 5.0

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 import anyio
 
 from supervisor.edges.machine.own_process import kernel_error_remedies
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 
 AT_ONCE_MAX = 256  # accepted before those that are in are served: a turn of the event loop for each would cost as much
 SHORTAGE_PAUSE_S = 0.25

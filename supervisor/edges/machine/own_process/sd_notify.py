@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 
 from supervisor.ports.edges import Clock
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 
 STATUS_BYTES_MAX = 4096
 

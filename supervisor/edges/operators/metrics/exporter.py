@@ -13,7 +13,7 @@ import anyio.lowlevel
 from anyio.abc import TaskStatus
 
 from supervisor.edges.operators import http_server
-from supervisor.edges.operators.metrics.meter import Meter
+from supervisor.edges.operators.metrics.event_counters import EventCounters
 from supervisor.ports.edges import Clock
 from supervisor.ports.job_requests import JobRequests
 
@@ -26,7 +26,7 @@ PAGE, LIVE, READY = "/metrics", "/livez", "/readyz"
 
 async def run(
     job_service: JobRequests,
-    meter: Meter,
+    counters: EventCounters,
     *,
     clock: Clock,
     address: tuple[str, int] | None,
@@ -36,13 +36,13 @@ async def run(
     """Serves at `address` and at the Unix socket `path` until cancelled. Raises ConfigurationError."""
     listeners = await http_server.listen(address, path, what="metrics", flag="--metrics")
     try:
-        await http_server.serve(partial(_app, job_service, meter, clock), listeners, task_status=task_status)
+        await http_server.serve(partial(_app, job_service, counters, clock), listeners, task_status=task_status)
     finally:
         with suppress(OSError):
             os.unlink(path)
 
 
-def _app(job_service: JobRequests, meter: Meter, clock: Clock) -> Starlette:
+def _app(job_service: JobRequests, counters: EventCounters, clock: Clock) -> Starlette:
     """Loads what writes the page late: a node without Prometheus saves its memory."""
     from starlette.applications import Starlette
     from starlette.requests import Request
@@ -55,7 +55,7 @@ def _app(job_service: JobRequests, meter: Meter, clock: Clock) -> Starlette:
         asked_s = clock.now_s()
         await anyio.lowlevel.checkpoint()
         lag_s = clock.now_s() - asked_s
-        page = metrics_page.page(meter, job_service.jobs(), job_service.node(), lag_s=lag_s)
+        page = metrics_page.page(counters, job_service.jobs(), job_service.node(), lag_s=lag_s)
         return Response(page, headers={"Content-Type": metrics_page.CONTENT_TYPE})
 
     async def live(_: Request) -> Response:

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from supervisor.core.event_kinds import KINDS
 from supervisor.core.facts import JobState
-from supervisor.edges.operators.metrics.meter import BUCKETS_S, RESTART_CAUSES, Meter
+from supervisor.edges.operators.metrics.event_counters import BUCKETS_S, RESTART_CAUSES, EventCounters
 from supervisor.ports.reports import JobReport, NodeReport
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -25,17 +25,17 @@ JOBS_MAX = 200  # if there are more, ranks of only the newest are listed
 _ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED})
 
 
-def page(meter: Meter, jobs: Sequence[JobReport], node: NodeReport, *, lag_s: float) -> bytes:
+def page(counters: EventCounters, jobs: Sequence[JobReport], node: NodeReport, *, lag_s: float) -> bytes:
     """Returns the page. `jobs`: live and just ended, newest first. `lag_s`: how long the supervisor's loop lagged."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Page(meter, jobs, node, lag_s))
+    registry.register(_Page(counters, jobs, node, lag_s))
     ProcessCollector(registry=registry, namespace="holdfast_supervisor")
     return generate_latest(registry)
 
 
 class _Page(Collector):
-    def __init__(self, meter: Meter, jobs: Sequence[JobReport], node: NodeReport, lag_s: float) -> None:
-        self._meter, self._jobs, self._node, self._lag_s = meter, jobs, node, lag_s
+    def __init__(self, counters: EventCounters, jobs: Sequence[JobReport], node: NodeReport, lag_s: float) -> None:
+        self._counters, self._jobs, self._node, self._lag_s = counters, jobs, node, lag_s
 
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily("holdfast_build", "Version of the supervisor.", {"version": self._node.version})
@@ -66,8 +66,8 @@ class _Page(Collector):
     def _counted(self) -> Iterator[Metric]:
         """Yields the counters. Known kinds begin at 0: a series that begins at 1 has not increased for Prometheus."""
         events = CounterMetricFamily("holdfast_events", "What happened to jobs, by kind of event.", labels=["kind"])
-        for kind in sorted(KINDS.keys() | self._meter.events.keys()):
-            events.add_metric([kind], self._meter.events[kind])
+        for kind in sorted(KINDS.keys() | self._counters.events.keys()):
+            events.add_metric([kind], self._counters.events[kind])
         yield events
         restarts = CounterMetricFamily(
             "holdfast_restarts",
@@ -75,11 +75,11 @@ class _Page(Collector):
             labels=["cause"],
         )
         for cause in sorted(RESTART_CAUSES):
-            restarts.add_metric([cause], self._meter.restarts[cause])
+            restarts.add_metric([cause], self._counters.restarts[cause])
         yield restarts
         yield CounterMetricFamily(
             "holdfast_lost_seconds", "Time between faults and the moments in which all workers ran again.",
-            self._meter.lost_s,
+            self._counters.lost_s,
         )  # fmt: skip
 
     def _recoveries(self) -> Metric:
@@ -88,7 +88,7 @@ class _Page(Collector):
             "How long recoveries took: stop and start of workers, both together, and restarts inside the process.",
             labels=["phase"],
         )
-        for phase, histogram in self._meter.recoveries.items():
+        for phase, histogram in self._counters.recoveries.items():
             total, buckets = 0, list[tuple[str, float]]()
             for limit, count in zip((*map(str, BUCKETS_S), "+Inf"), histogram.counts, strict=True):
                 total += count

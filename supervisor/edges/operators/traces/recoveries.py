@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from supervisor.core.event_weights import CAUSES, ENDS, SETTLED, Weight, weight
-from supervisor.edges.operators.metrics.meter import JOBS_MAX, STALE_NS
+from supervisor.edges.operators.metrics.event_counters import JOBS_MAX, STALE_NS
 from supervisor.ports.reports import RecordedEvent
 
 EVENTS_MAX = 64  # per recovery; the last event is always kept

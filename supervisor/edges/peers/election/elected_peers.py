@@ -36,7 +36,6 @@ from supervisor.edges.peers.stream.session_store import SessionStore
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.leader_listener import listen
 from supervisor.ports.edges import Post
-from supervisor.ports.pauses import pause
 from supervisor.ports.questions import TakeQuestion
 from supervisor.ports.rendezvous_backend import (
     BackendRefusedError,
@@ -48,6 +47,7 @@ from supervisor.ports.rendezvous_backend import (
     ProvesItsAge,
     RendezvousBackend,
 )
+from supervisor.ports.timed_waits import pause
 
 WATCH, ELECT, LISTEN = "watch who leads it", "elect a leader", "listen as its leader"  # see BackendOutage
 WATCH_AGAIN_S = 0.5

@@ -25,8 +25,8 @@ from supervisor.edges.peers.election.member_records import MemberRecords
 from supervisor.edges.peers.election.member_seat import NO_ANSWER
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.leader_listener import listen
-from supervisor.ports.pauses import pause
 from supervisor.ports.rendezvous_backend import BackendUnavailableError
+from supervisor.ports.timed_waits import pause
 
 UNHEARD_S = 5.0  # an etcd that begins is not in use for so long
 LOOK_S = 0.25

@@ -23,8 +23,8 @@ from supervisor.edges.peers.election.member_folder import MemberFolder, Membersh
 from supervisor.edges.peers.election.member_records import MemberRecords, published_in
 from supervisor.edges.peers.election.member_seat import NO_ANSWER, MemberSeat
 from supervisor.edges.peers.transport.own_address import is_loopback
-from supervisor.ports.pauses import pause
 from supervisor.ports.rendezvous_backend import BackendUnavailableError
+from supervisor.ports.timed_waits import pause
 
 HEEDED_S = 2.0  # after nodes of a running job were heard: so long, other new nodes may read it, too
 LOOK_S = 0.5

@@ -27,8 +27,8 @@ from supervisor.edges.peers.election.voter import Voter
 from supervisor.edges.peers.stream.cluster_server import ClusterServer
 from supervisor.edges.peers.transport import gc_tuning
 from supervisor.ports.edges import Post
-from supervisor.ports.pauses import pause
 from supervisor.ports.rendezvous_backend import BackendRefusedError, BackendUnavailableError, Lead, LeadLostError
+from supervisor.ports.timed_waits import pause
 
 _log = logging.getLogger("holdfast.cluster")
 

@@ -22,7 +22,7 @@ from holdfast_wire import private_files
 
 from supervisor.core.etcd_membership import Published
 from supervisor.edges.machine.own_process.side_threads import SideThreads
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 
 FOLDER = "etcd"  # in the state folder; in it, one folder for each job and node
 UNUSED_S = 3600.0  # no supervisor comes back after that

@@ -20,8 +20,8 @@ from supervisor.edges.peers.election.etcd_member_connection import Endpoint, end
 from supervisor.edges.peers.election.etcd_program import EtcdProgram
 from supervisor.edges.peers.election.member_folder import MemberFolder, Membership
 from supervisor.edges.peers.election.member_records import MemberRecords, View
-from supervisor.ports.pauses import pause
 from supervisor.ports.rendezvous_backend import BackendRefusedError, BackendUnavailableError
+from supervisor.ports.timed_waits import pause
 
 NO_ANSWER = (BackendUnavailableError, BackendRefusedError)
 KEEP_S = etcd_membership.SEAT_TTL_S / 5

@@ -29,8 +29,8 @@ from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.edges.peers.stream.session_store import JobPeers, SessionStore
 from supervisor.errors import ConfigurationError, HoldfastError, NoAnswerError
 from supervisor.ports.edges import Post
-from supervisor.ports.pauses import pause
 from supervisor.ports.questions import Answer, LastEvents, PeersAndColleagues, Question, TakeQuestion
+from supervisor.ports.timed_waits import pause
 
 OPEN_AGAIN_S = 0.5
 OTHERS_LAST_EVENTS_S = 2.0  # for the other nodes' events of a job that has ended

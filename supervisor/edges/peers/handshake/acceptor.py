@@ -27,7 +27,7 @@ from supervisor.edges.machine.processes.tcp_peer_user import refusal_of_user, st
 from supervisor.edges.peers.handshake.hello_exchange import STRANGER
 from supervisor.edges.peers.transport import preamble
 from supervisor.edges.peers.transport.preamble import MAY_BE_REDIRECTED, Place, Proofs
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 
 TAKEN_MAX = 32  # connections that are accepted before others have their turn
 ACCEPT_AGAIN_S = 0.2

@@ -24,7 +24,7 @@ from supervisor.edges.peers.transport import cluster_link, leader_listener
 from supervisor.edges.peers.transport.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
 from supervisor.edges.peers.transport.cluster_session import SessionError
 from supervisor.edges.peers.transport.cluster_tls import LeadersTls, Tls, token_of
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 
 TICK_S = 0.5  # between two reports to the leader about the nodes heard
 UNSENT_BYTES_MAX = 4 * 1024 * 1024  # waiting for a node that does not read; more, and its connection ends

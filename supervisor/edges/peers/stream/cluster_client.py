@@ -51,7 +51,7 @@ from supervisor.edges.peers.transport.preamble import (
     Preamble,
     key_of,
 )
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 
 SPAWNER_LATER_S = 0.4  # the spawner acts if this process is stopped; with FENCE_S, it is still less than LOST_S
 CONNECT_S = 5.0

@@ -18,7 +18,7 @@ from supervisor.edges.workers.page_hand_over import PageNote, ReturnedPage
 from supervisor.edges.workers.stacks.stack_text import main_thread_first
 from supervisor.edges.workers.stacks.stacks_signal import ask_by_signal
 from supervisor.ports.edges import Clock
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 
 Key = tuple[str, int, int]  # job, cycle, local rank
 

@@ -13,7 +13,7 @@ from holdfast_wire.framing import WORKER_FRAME_BYTES_MAX, Decoder, FrameTooLongE
 
 from supervisor.edges.workers.channel.worker_frames import WorkerProtocolError
 from supervisor.ports.edges import Clock
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 
 FRAME_TIMEOUT_S = 5.0  # from the first byte of a frame to its last; for sending, too
 RECEIVE_BYTES = 4 * 1024  # at once: a burst on a thousand connections must not block the loop

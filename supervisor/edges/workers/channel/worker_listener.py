@@ -16,7 +16,7 @@ from supervisor.edges.machine.folders.inotify import RENAMED_OR_DELETED, Directo
 from supervisor.edges.machine.folders.socket_claim import SocketDirClaim
 from supervisor.edges.machine.own_process import kernel_error_remedies
 from supervisor.errors import HoldfastError
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 
 RETRY_FIRST_S = 0.25  # accept again after running out of descriptors; doubles while a deleted socket can't be restored
 RETRY_MAX_S = 30.0

@@ -28,7 +28,7 @@ from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.edges.workers.auto_heartbeat_pages import AutoHeartbeatPages
 from supervisor.edges.workers.page_hand_over import ReturnedPage, note_from
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 
 ASK_AGAIN_S = 0.02
 ASK_AGAIN_MAX_S = 0.5

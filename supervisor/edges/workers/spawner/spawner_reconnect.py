@@ -25,7 +25,7 @@ from supervisor.edges.machine.processes.unresponsive_process import whereabouts
 from supervisor.edges.workers.spawner import kept_succession, spawner_discovery
 from supervisor.edges.workers.spawner.kept_succession import SUCCESSOR
 from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles, SpawnerIdentity
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 
 SILENT_S = 1.0  # after that, a spawner that answers nothing is reported; a stopped one at once
 CHILDLESS_S = 30.0  # after that, one without workers has nothing of a job whose spawner has ended

@@ -33,7 +33,7 @@ from supervisor.edges.workers.stacks.stack_text import (
     grouped,
     was_forced,
 )
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 
 Ask = Callable[[int, float], Awaitable[str | None]]
 

@@ -11,7 +11,7 @@ import signal
 import stat
 
 from supervisor.edges.workers.stacks.stack_text import is_cut
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 
 HARMLESS_SIGNALS = (signal.SIGURG, signal.SIGWINCH)  # ignored if it comes late, or after an exec
 STACKS_BYTES_MAX = 1024 * 1024

@@ -14,7 +14,7 @@ from unittest import mock
 
 import pytest
 
-from supervisor.edges.machine.folders import private_dir, socket_claim, user_dirs, write_probe
+from supervisor.edges.machine.folders import default_dirs, private_dir, socket_claim, write_probe
 from supervisor.edges.machine.folders.socket_claim import SocketDirClaim
 from supervisor.edges.machine.processes import home_folder
 from supervisor.errors import ConfigurationError, ExhaustedError
@@ -32,8 +32,8 @@ def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
     """The only shared temporary directory; pytest's own would make socket paths too long."""
     with tempfile.TemporaryDirectory() as name:
         monkeypatch.setenv("HOME", str(tmp_path / "none"))
-        monkeypatch.setattr(user_dirs, "SHARED_TEMPS", (Path(name),))
-        monkeypatch.setattr(user_dirs, "RUNTIME_DIRS", tmp_path / "none")
+        monkeypatch.setattr(default_dirs, "SHARED_TEMPS", (Path(name),))
+        monkeypatch.setattr(default_dirs, "RUNTIME_DIRS", tmp_path / "none")
         yield Path(name)
 
 
@@ -65,7 +65,7 @@ def test_it_is_fresh_closed_and_short_enough(temp: Path, tmp_path: Path):
 
 
 def test_without_any_place_it_says_which_were_tried(temp: Path):
-    user_dirs.SHARED_TEMPS = (temp / "none",)
+    default_dirs.SHARED_TEMPS = (temp / "none",)
     with pytest.raises(ConfigurationError, match=rf"{temp}/none: No such file or directory.*; set TMPDIR"):
         private_dir.make({})
 
@@ -138,8 +138,8 @@ def test_a_sweep_beside_supervisors_that_start_and_end_harms_none(temp: Path):
     """Each folder exists for as long as its claim is held."""
     stop = temp / "stop"
     script = (
-        "import sys, pathlib; from supervisor.edges.machine.folders import private_dir, user_dirs\n"
-        "user_dirs.SHARED_TEMPS = (pathlib.Path(sys.argv[1]),)\n"
+        "import sys, pathlib; from supervisor.edges.machine.folders import private_dir, default_dirs\n"
+        "default_dirs.SHARED_TEMPS = (pathlib.Path(sys.argv[1]),)\n"
         "print(flush=True)\n"
         "while not pathlib.Path(sys.argv[2]).exists(): private_dir.sweep({})"
     )
@@ -190,7 +190,7 @@ def test_where_nothing_else_can_be_written_it_is_at_home_and_goes_after_the_boot
 ):
     (temp / "home").mkdir()
     environment = {"HOME": str(temp / "home")}
-    monkeypatch.setattr(user_dirs, "SHARED_TEMPS", (temp / "none",))
+    monkeypatch.setattr(default_dirs, "SHARED_TEMPS", (temp / "none",))
     made = private_dir.make(environment)
     home = home_folder.home_dir(environment)
     assert home is not None

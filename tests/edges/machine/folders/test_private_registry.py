@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.edges.machine.folders import private_registry, user_dirs
+from supervisor.edges.machine.folders import default_dirs, private_registry
 from supervisor.edges.machine.processes import process_table
 
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setenv("HOME", str(tmp_path / "none"))
-    monkeypatch.setattr(user_dirs, "SHARED_TEMPS", (tmp_path / "tmp", tmp_path / "var"))
-    monkeypatch.setattr(user_dirs, "RUNTIME_DIRS", tmp_path / "user")
+    monkeypatch.setattr(default_dirs, "SHARED_TEMPS", (tmp_path / "tmp", tmp_path / "var"))
+    monkeypatch.setattr(default_dirs, "RUNTIME_DIRS", tmp_path / "user")
     (tmp_path / "tmp").mkdir()
     (tmp_path / "var").mkdir()
     (tmp_path / "run").mkdir()
@@ -72,7 +72,7 @@ def test_one_of_another_pid_namespace_is_live_while_it_answers(tmp_path: Path, e
 def test_a_registry_that_somebody_squats_on_is_not_believed_and_another_takes_its_place(
     tmp_path: Path, environment: dict[str, str]
 ):
-    first, second = user_dirs.own_dirs()
+    first, second = default_dirs.own_dirs()
     first.symlink_to(tmp_path)
     registration = private_registry.register(tmp_path, os.getpid(), 1, environment={})
     assert [path.parent for path in registration.paths] == [second]
@@ -90,8 +90,8 @@ def test_a_registry_that_somebody_squats_on_is_not_believed_and_another_takes_it
 
 def test_the_runtime_directory_of_the_system_needs_no_variable(tmp_path: Path, environment: dict[str, str]):
     (tmp_path / "user" / str(os.geteuid())).mkdir(parents=True)
-    user_dirs.own_dirs()[0].touch()
-    user_dirs.own_dirs()[1].touch()
+    default_dirs.own_dirs()[0].touch()
+    default_dirs.own_dirs()[1].touch()
     registration = private_registry.register(tmp_path, os.getpid(), 1, environment={})
     assert [path.parent.parent.parent for path in registration.paths] == [tmp_path / "user"]
     assert len(private_registry.registered(environment={})) == 1

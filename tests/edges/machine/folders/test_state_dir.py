@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.edges.machine.folders import state_dir, user_dirs
+from supervisor.edges.machine.folders import default_dirs, state_dir
 from supervisor.edges.machine.folders.state_dir import ChosenDir
 
 
@@ -21,7 +21,7 @@ def places_of_the_machine() -> None:
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "none"))
-    monkeypatch.setattr(user_dirs, "SHARED_TEMPS", (tmp_path / "tmp",))
+    monkeypatch.setattr(default_dirs, "SHARED_TEMPS", (tmp_path / "tmp",))
     return tmp_path / "tmp" / f"holdfast-{os.geteuid()}" / "state"
 
 

@@ -14,7 +14,7 @@ import pytest
 from supervisor.edges.machine.gpus.driver import Fitness
 from supervisor.edges.machine.gpus.gpu_process import GpuProcess, SilentError
 from supervisor.edges.machine.gpus.node_gpus import NodeGpus
-from supervisor.ports import pauses
+from supervisor.ports import timed_waits
 from tests.fakes.gpus import Gpus
 
 
@@ -121,8 +121,8 @@ async def test_a_process_that_can_not_start_is_told() -> None:
 async def test_time_in_which_this_process_was_stopped_does_not_count(
     process: GpuProcess, monkeypatch: pytest.MonkeyPatch, stopped_s: float, more_s: float
 ) -> None:
-    monkeypatch.setattr(pauses, "TURN_EVERY_S", 0.1)
-    monkeypatch.setattr(pauses, "PAUSED_S", 0.1)
+    monkeypatch.setattr(timed_waits, "TURN_EVERY_S", 0.1)
+    monkeypatch.setattr(timed_waits, "PAUSED_S", 0.1)
     await process.warm()
     pid = process.pid
     assert pid is not None

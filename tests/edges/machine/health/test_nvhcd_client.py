@@ -30,7 +30,7 @@ from supervisor.core.nvhcd_verdict import NoReply, Reply, Unusable
 from supervisor.edges.machine.health import nvhcd_client
 from supervisor.edges.machine.health.nvhcd_client import NvhcdClient, NvhcdProbe
 from supervisor.edges.rpc import grpc_client
-from supervisor.ports import pauses
+from supervisor.ports import timed_waits
 
 HEALTHY = wire.HealthCheckResponse(success=True, output='{"fail_count": 0}')
 _grpc = cast("Any", grpc)
@@ -116,8 +116,8 @@ async def test_a_check_that_takes_long_is_waited_for_without_pings(
 
 @pytest.fixture
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pauses, "TURN_EVERY_S", 0.2)
-    monkeypatch.setattr(pauses, "PAUSED_S", 0.2)
+    monkeypatch.setattr(timed_waits, "TURN_EVERY_S", 0.2)
+    monkeypatch.setattr(timed_waits, "PAUSED_S", 0.2)
 
 
 @pytest.mark.alone

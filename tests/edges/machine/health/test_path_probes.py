@@ -18,7 +18,7 @@ from supervisor.core.storage_verdict import Answered, Failed, Kind, Silent, Unas
 from supervisor.edges.machine.health import path_prober
 from supervisor.edges.machine.health.path_probes import PathProbes
 from supervisor.edges.machine.processes import process_table
-from supervisor.ports import pauses
+from supervisor.ports import timed_waits
 from tests.soak.places import Unanswering, served_alone
 
 SOON_S = 0.3
@@ -159,8 +159,8 @@ async def test_the_loss_of_the_prober_is_no_verdict_and_another_one_is_started(
 
 async def stopped_prober(probes: PathProbes, path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """Stops the prober, and has a suspension of this process noticed within 0.1 s; returns the prober's pid."""
-    monkeypatch.setattr(pauses, "TURN_EVERY_S", 0.1)
-    monkeypatch.setattr(pauses, "PAUSED_S", 0.1)
+    monkeypatch.setattr(timed_waits, "TURN_EVERY_S", 0.1)
+    monkeypatch.setattr(timed_waits, "PAUSED_S", 0.1)
     assert await probes.look(Kind.ANY, str(path), timeout_s=LONG_S) == Answered()
     prober = prober_pid()
     os.kill(prober, signal.SIGSTOP)

@@ -9,7 +9,7 @@ import anyio
 
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.operators.metrics import exporter
-from supervisor.edges.operators.metrics.meter import Meter
+from supervisor.edges.operators.metrics.event_counters import EventCounters
 from tests.edges.operators.fake_job_service import FakeJobService, running
 from tests.edges.operators.test_http_server import ask
 
@@ -21,7 +21,7 @@ def get(path: str) -> bytes:
 async def test_pages_of_a_supervisor(tmp_path: Path):
     job_service, path = FakeJobService(running("a")), tmp_path / "m"
     async with anyio.create_task_group() as tasks:
-        await tasks.start(partial(exporter.run, job_service, Meter(), clock=Clock(), address=None, path=path))
+        await tasks.start(partial(exporter.run, job_service, EventCounters(), clock=Clock(), address=None, path=path))
         assert await ask(path, get("/livez"), until=b"ok\n")
         assert b'holdfast_job_cycle{job_id="a"} 2.0' in await ask(path, get("/metrics"))
         assert (await ask(path, get("/readyz"))).startswith(b"HTTP/1.1 200 ")

@@ -12,7 +12,7 @@ from supervisor.core.event_kinds import KINDS
 from supervisor.core.facts import JobState
 from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.edges.operators.metrics import metrics_page as pages
-from supervisor.edges.operators.metrics.meter import ELSEWHERE, INSIDE, Meter
+from supervisor.edges.operators.metrics.event_counters import ELSEWHERE, INSIDE, EventCounters
 from supervisor.ports.reports import CheckReport, JobReport, NodeReport, RecordedEvent
 from tests.edges.operators.fake_job_service import running
 
@@ -20,9 +20,11 @@ NODE = NodeReport("n0", "ready", version="1.2.3")
 DOCUMENT = Path(__file__).parents[4] / "docs/metrics.md"
 
 
-def read(*jobs: JobReport, meter: Meter | None = None, node: NodeReport = NODE) -> dict[tuple[str, ...], float]:
+def read(
+    *jobs: JobReport, counters: EventCounters | None = None, node: NodeReport = NODE
+) -> dict[tuple[str, ...], float]:
     """Returns (name, label values in the order of the labels' names) → value."""
-    text = pages.page(meter or Meter(), jobs, node, lag_s=0.25).decode()
+    text = pages.page(counters or EventCounters(), jobs, node, lag_s=0.25).decode()
     return {
         (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
         for family in text_string_to_metric_families(text)
@@ -67,10 +69,10 @@ def test_what_checks_of_the_node_have_found():
 
 
 def test_what_the_meter_counted():
-    meter = Meter()
+    counters = EventCounters()
     for at_s, kind in ((1, "worker_failed"), (1, "restart_decided"), (3, "running_again")):
-        meter.take(RecordedEvent("j", 1, at_s * 10**9, kind, ""))
-    found = read(meter=meter)
+        counters.take(RecordedEvent("j", 1, at_s * 10**9, kind, ""))
+    found = read(counters=counters)
     assert found["holdfast_restarts_total", "worker_failed"] == 1
     assert found["holdfast_events_total", "running_again"] == 1
     assert found["holdfast_lost_seconds_total",] == 2
@@ -86,13 +88,13 @@ def test_counters_begin_at_zero_so_the_first_restart_is_an_increase():
     counted = {key for key in before if key[0] in ("holdfast_restarts_total", "holdfast_events_total")}
     assert {before[key] for key in counted} == {0}
     assert {kind for name, kind in counted if name == "holdfast_events_total"} == KINDS.keys()
-    meter = Meter()
+    counters = EventCounters()
     for cause in ("worker_failed", "hang_detected", "node_lost", "restart_requested", "some_news"):
         for kind in (cause, "restart_decided", "running_again"):
-            meter.take(RecordedEvent("j", 1, 10**9, kind, ""))
+            counters.take(RecordedEvent("j", 1, 10**9, kind, ""))
     for kind in ("iteration_interrupted", "iteration_restarted"):
-        meter.take(RecordedEvent("j", 1, 10**9, kind, ""))
-    after = read(meter=meter)
+        counters.take(RecordedEvent("j", 1, 10**9, kind, ""))
+    after = read(counters=counters)
     risen = {key for key in after if key[0] == "holdfast_restarts_total" and after[key]}
     assert {cause for _, cause in risen} == {
         "worker_failed", "hang_detected", "node_lost", "restart_requested", INSIDE, ELSEWHERE,
@@ -102,7 +104,7 @@ def test_counters_begin_at_zero_so_the_first_restart_is_an_increase():
 
 def test_names_keep_prometheus_rules():
     """Checks base units, _total only for counters, and help texts that are full sentences."""
-    text = pages.page(Meter(), [running()], NODE, lag_s=0.0).decode()
+    text = pages.page(EventCounters(), [running()], NODE, lag_s=0.0).decode()
     families = list(text_string_to_metric_families(text))
     assert len(families) > 10
     for family in families:
@@ -114,7 +116,7 @@ def test_names_keep_prometheus_rules():
 
 
 def test_the_documents_name_each_metric_and_no_other():
-    text = pages.page(Meter(), [running()], NODE, lag_s=0.0).decode()
+    text = pages.page(EventCounters(), [running()], NODE, lag_s=0.0).decode()
     families = {name for name in re.findall(r"(?m)^# TYPE (\w+) ", text) if "_supervisor_process_" not in name}
     assert families == set(re.findall(r"`(holdfast_[a-z_]+)`", DOCUMENT.read_text()))
 

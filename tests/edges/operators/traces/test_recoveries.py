@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.edges.operators.metrics.meter import JOBS_MAX
+from supervisor.edges.operators.metrics.event_counters import JOBS_MAX
 from supervisor.edges.operators.traces.recoveries import EVENTS_MAX, Recoveries, Recovery
 from supervisor.ports.reports import RecordedEvent
 

@@ -19,7 +19,7 @@ from supervisor.edges.peers.election.etcd_member_connection import Endpoint
 from supervisor.edges.peers.election.etcd_program import EtcdProgram
 from supervisor.edges.peers.election.member_tls import MemberFiles
 from supervisor.errors import ConfigurationError
-from supervisor.ports.pauses import pause
+from supervisor.ports.timed_waits import pause
 
 LIMIT_S = 90.0
 REMEDY = "install etcd 3.4 or newer"

@@ -34,8 +34,8 @@ from supervisor.edges.peers.election.member_folder import MemberFolder
 from supervisor.edges.peers.election.member_records import MemberRecords, View
 from supervisor.edges.peers.election.member_seat import NO_ANSWER
 from supervisor.edges.peers.transport.name_lookup import Found, look_up
-from supervisor.ports.pauses import pause
 from supervisor.ports.rendezvous_backend import BackendUnavailableError
+from supervisor.ports.timed_waits import pause
 from tests.edges.peers.election.test_etcd_member_connection import silent_host
 
 LIMIT_S = 90.0

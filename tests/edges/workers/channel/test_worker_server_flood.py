@@ -22,8 +22,8 @@ from supervisor.core.node import node_messages
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.engine.engine_inbox import EngineInbox
+from supervisor.engine.engine_loop import Engine
 from supervisor.engine.engine_state import EngineState
-from supervisor.engine.loop import Engine
 from tests.edges.workers.worker_side import JOB_ID, TOKEN, WorkerSide, hello, until
 
 RANKS = 72
@@ -128,7 +128,7 @@ async def test_a_silent_rank_is_found_in_time_while_all_others_burst(tmp_path: P
     inbox = EngineInbox()
     server = WorkerServer(socket_path=path, events=inbox, clock=Clock(), on_sections=lambda _: None)
     joined = Joined(inbox, server)
-    engine = Engine(clock=Clock(), inbox=inbox, machines=EngineState("n0"), performer=joined, jitter=lambda: 0.5)
+    engine = Engine(clock=Clock(), inbox=inbox, engine_state=EngineState("n0"), performer=joined, jitter=lambda: 0.5)
     async with anyio.create_task_group() as tasks:
         await tasks.start(server.run)
         await tasks.start(engine.run)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from worker_client.call_frames import BeginIteration, Entered
+from worker_client.call_protocol import BeginIteration, Entered
 from worker_client.inprocess.call.iteration_ranks import IterationRanks, Membership
 from worker_client.inprocess.compose import Compose
 from worker_client.inprocess.coordinating.coordination import Coordination

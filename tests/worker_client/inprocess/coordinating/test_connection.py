@@ -14,7 +14,7 @@ from holdfast_wire.v1 import worker_pb2 as wire
 
 from tests.worker_client.fake_supervisor import FakeSupervisor
 from worker_client import workload_monitoring
-from worker_client.call_frames import CallSettings, Entered
+from worker_client.call_protocol import CallSettings, Entered
 from worker_client.endpoint import Endpoint, from_environment
 from worker_client.inprocess.coordinating import connection as module
 from worker_client.inprocess.coordinating.connection import Connection, Receiver

@@ -13,7 +13,7 @@ from holdfast_wire.call_bounds import REASON_CHARACTERS_MAX
 from holdfast_wire.framing import WORKER_FRAME_BYTES_MAX, Decoder
 from holdfast_wire.v1 import worker_pb2 as wire
 
-from worker_client.call_frames import (
+from worker_client.call_protocol import (
     BeginIteration,
     CallRefused,
     CallSettings,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as some
 
-from worker_client.call_frames import (
+from worker_client.call_protocol import (
     Barrier,
     BarrierArrive,
     BeginIteration,
