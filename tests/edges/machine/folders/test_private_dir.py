@@ -71,7 +71,7 @@ def test_without_any_place_it_says_which_were_tried(temp: Path):
 
 
 def test_a_place_that_is_full_now_may_allow_one_later(temp: Path):
-    user_dirs.SHARED_TEMPS = (temp, temp / "none")
+    default_dirs.SHARED_TEMPS = (temp, temp / "none")
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with (
         mock.patch.object(write_probe, "write", side_effect=full),
