@@ -211,7 +211,12 @@ class Coordination:
     # --- called by any thread ---
 
     def interrupt(self, interruption: str, reason: str) -> bool:
-        """Does the same as `fail()` for a main thread that is inside the function; returns False if it is not."""
+        """Does the same as `fail()` for a main thread that is inside the function; returns False if it is not.
+
+        Neither is one that a signal handler has interrupted in the middle of a change here.
+        """
+        if self._changed.is_held_here():
+            return False
         with self._changed:
             if self._own.phase is not CallPhase.RUNNING or self._own.is_restart_ordered:
                 return False

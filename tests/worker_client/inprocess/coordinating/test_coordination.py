@@ -27,6 +27,7 @@ from worker_client.call_protocol import (
     RanksMissing,
     Restart,
 )
+from worker_client.inprocess.coordinating import rank_call_state
 from worker_client.inprocess.coordinating.coordination import Coordination, Superseded
 from worker_client.inprocess.exception import InternalError, RestartAbort
 from worker_client.inprocess.state import State
@@ -190,6 +191,20 @@ def test_another_thread_can_interrupt_the_function_and_nothing_else(rank: Rank):
     rank.coordination.heard(Restart(CALL, 0, FAULTS))
     assert rank.coordination.wait_for_order(NOW)
     assert not rank.coordination.interrupt("EXCEPTION", "between two iterations")
+
+
+def test_a_signal_handler_in_the_middle_of_a_change_is_refused(rank: Rank, monkeypatch: pytest.MonkeyPatch):
+    rank.enter()
+    change, answers = rank_call_state.step, list[bool]()
+
+    def interrupted(state: rank_call_state.State, event: rank_call_state.Event) -> Any:  # noqa: ANN401  # as step has it
+        changed = change(state, event)
+        answers.append(rank.coordination.interrupt("EXCEPTION", "this change would undo it"))
+        return changed
+
+    monkeypatch.setattr(rank_call_state, "step", interrupted)
+    assert failed(rank.main.submit(rank.coordination.fail, "EXCEPTION", "by intention")) is None
+    assert answers == [False, False]
 
 
 def test_a_restart_ends_in_the_next_iteration(rank: Rank):
