@@ -509,14 +509,16 @@ class Logs(_message.Message):
     def __init__(self, pieces: _Optional[_Iterable[_Union[LogBytes, _Mapping]]] = ..., is_last: bool = ...) -> None: ...
 
 class Lost(_message.Message):
-    __slots__ = ["failed", "interruption", "reason"]
+    __slots__ = ["failed", "in_call", "interruption", "reason"]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     INTERRUPTION_FIELD_NUMBER: _ClassVar[int]
+    IN_CALL_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     failed: bool
+    in_call: int
     interruption: _worker_pb2.Interruption
     reason: str
-    def __init__(self, interruption: _Optional[_Union[_worker_pb2.Interruption, str]] = ..., reason: _Optional[str] = ..., failed: bool = ...) -> None: ...
+    def __init__(self, interruption: _Optional[_Union[_worker_pb2.Interruption, str]] = ..., reason: _Optional[str] = ..., failed: bool = ..., in_call: _Optional[int] = ...) -> None: ...
 
 class NodeCordoned(_message.Message):
     __slots__ = ["node", "reason"]

@@ -116,6 +116,8 @@ def next_deadline_s(state: State) -> float | None:
 
 
 def _hear(state: State, node: str, told: Told, now_s: float) -> Orders:
+    if isinstance(told.word, Lost):
+        call_entry.note_begun(state, told.word.in_call, now_s=now_s)
     match told.word:
         case Started():
             return call_entry.hear_started(state, told.member)
@@ -138,7 +140,7 @@ def _go_on(state: State, now_s: float, units_left: int) -> Orders | None:
     """Returns the next decision that is possible now; None if there is none."""
     match state.phase:
         case Idle() | Over():
-            return None
+            return call_entry.end_unknown(state)
         case Entering():
             is_complete = len(state.entries) >= state.world_size - len(state.absent)
             return _begin(state, now_s) if is_complete else None

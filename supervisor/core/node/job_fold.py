@@ -160,6 +160,7 @@ class JobFold:
         self._to_job(cast("job.Order", order))
         if isinstance(order, orders.Introduce) and self._calls.is_used:
             # For a leader that knows nothing of the call, the ranks report their stage when they reconnect.
+            self._to_calls(local_call.LeaderChanged(worker_group.starting(self._group)))
             self.actions.append(node_messages.ReconnectRanks(self._job.rules.job_id, self._job.cycle))
 
     def _obey_in_cycle(self, order: _OfCycle) -> None:
@@ -314,8 +315,7 @@ class JobFold:
             self._to_calls(local_call.CycleBegun(assignment.first_rank, local_world_size, assignment.world_size))
 
     def _take_hang(self, local_rank: int, hang: rank_monitor.DeclareHang) -> None:
-        answer = call_limits.answer(self._calls, local_rank, hang)
-        if answer is None:
+        if (answer := call_limits.answer(self._calls, local_rank, hang)) is None:
             self._inner.append(hang_response.RankHung(local_rank, self._rank(local_rank), hang.reason))
             return
         self._to_monitor(local_rank, rank_monitor.SilenceExcused())

@@ -22,6 +22,7 @@ from supervisor.core.node.local_call_messages import (
     DeadlineReached,
     Event,
     Key,
+    LeaderChanged,
     Place,
     Rank,
     RankEnded,
@@ -123,14 +124,10 @@ def step(state: State, event: Event, *, now_s: float, job_id: str, cycle: int, n
             step_taken.hear(local_rank, word)
         case RankFaulted(local_rank, interruption, reason):
             step_taken.hear_fault(local_rank, interruption, reason)
-        case RankStarted(local_rank):
-            step_taken.start(local_rank)
-        case RankEnded(local_rank, reason, failed):
-            step_taken.lose(local_rank, Lost(Interruption.TERMINATED, reason, failed))
-        case ClientJoined(local_rank):
-            step_taken.change(local_rank, away_until_s=None)
-        case ClientLeft(local_rank):
-            step_taken.disconnect(local_rank)
+        case RankStarted() | RankEnded() | ClientJoined() | ClientLeft():
+            step_taken.note(event)
+        case LeaderChanged(starting):
+            step_taken.tell_losses_again(starting)
         case TellMembers(members=members, order=order):
             step_taken.obey(members, order)
         case SettleCall(call=call, stands=stands, reason=reason):
@@ -299,6 +296,19 @@ class _Step:
 
     # --- what becomes of their processes ---------------------------------------------------------------------------
 
+    def note(self, event: _OfProcess) -> None:
+        match event:
+            case RankStarted(local_rank):
+                self.start(local_rank)
+            case RankEnded(local_rank, reason, failed):
+                self.lose(local_rank, Lost(Interruption.TERMINATED, reason, failed))
+            case ClientJoined(local_rank):
+                self.change(local_rank, away_until_s=None)
+            case ClientLeft(local_rank):
+                self.disconnect(local_rank)
+            case _:
+                assert_never(event)
+
     def start(self, local_rank: int) -> None:
         if local_rank < len(self._ranks) and self._ranks[local_rank].place is Place.ENDED:
             was = self._ranks[local_rank]
@@ -307,12 +317,19 @@ class _Step:
             self._tell(local_rank, Started())
 
     def lose(self, local_rank: int, lost: Lost) -> None:
-        if local_rank >= len(self._ranks) or self._ranks[local_rank].place is Place.ENDED:
+        if local_rank >= len(self._ranks) or (rank := self._ranks[local_rank]).place is Place.ENDED:
             return
+        lost = msgspec.structs.replace(lost, in_call=rank.call if rank.excuse is Excuse.OPEN else 0)
         self._tell(local_rank, lost)
         self._forget(local_rank)
-        self.change(local_rank, place=Place.ENDED, stands_in=False, away_until_s=None)
+        self.change(local_rank, place=Place.ENDED, stands_in=False, away_until_s=None, lost=lost)
         self._actions.append(UnwatchRank(local_rank))
+
+    def tell_losses_again(self, starting: tuple[int, ...]) -> None:
+        """Reports the ranks that were lost in a call which has not ended: if all were, nobody else would end it."""
+        for local_rank, rank in enumerate(self._ranks):
+            if rank.excuse is Excuse.OPEN and rank.lost is not None and local_rank not in starting:
+                self._tell(local_rank, rank.lost)
 
     def disconnect(self, local_rank: int) -> None:
         rank = self._ranks[local_rank] if local_rank < len(self._ranks) else Rank()

@@ -12,7 +12,7 @@ import msgspec
 from supervisor.core.node.node_messages import RankSaid, TellCoordinator, TellRanks
 from supervisor.core.orders import SettleCall, TellMembers
 from supervisor.core.worker_messages import Excuse
-from supervisor.core.wrapped_calls.call_messages import CallRefused, CallSettings, Interruption, Word
+from supervisor.core.wrapped_calls.call_messages import CallRefused, CallSettings, Interruption, Lost, Word
 
 # --- state ---------------------------------------------------------------------------------------------------------
 
@@ -33,6 +33,7 @@ class Rank(msgspec.Struct, frozen=True):
     excuse: Excuse = Excuse.NONE  # the call deals with its end, not the worker group
     stands_in: bool = False  # a new process for a lost rank
     away_until_s: float | None = None  # not connected; lost after that
+    lost: Lost | None = None  # as reported, once its process has ended
 
 
 Key = str  # a message that all ranks send: "began", "arrived 1" …
@@ -88,6 +89,12 @@ class ClientLeft(msgspec.Struct, frozen=True):
     local_rank: int
 
 
+class LeaderChanged(msgspec.Struct, frozen=True):
+    """The new leader knows nothing of the call. `starting`: local ranks for which a new process is on its way."""
+
+    starting: tuple[int, ...] = ()
+
+
 class WorkersEnding(msgspec.Struct, frozen=True):
     """The node is ending the cycle: its calls no longer matter."""
 
@@ -98,7 +105,7 @@ class DeadlineReached(msgspec.Struct, frozen=True):
 
 Event = (
     CycleBegun | RankSaid | RankFaulted | RankStarted | RankEnded | ClientJoined | ClientLeft
-    | TellMembers | SettleCall | WorkersEnding | DeadlineReached
+    | LeaderChanged | TellMembers | SettleCall | WorkersEnding | DeadlineReached
 )  # fmt: skip
 
 # --- actions -------------------------------------------------------------------------------------------------------

@@ -181,6 +181,11 @@ def is_alive(state: State, local_rank: int) -> bool:
     return any(worker.local_rank == local_rank and not worker.ended for worker in workers_of(state))
 
 
+def starting(state: State) -> tuple[int, ...]:
+    """Returns the local ranks whose process was ordered and has not been reported yet."""
+    return tuple(each.local_rank for each in workers_of(state) if each.pid is None and not each.ended)
+
+
 def _spawn(state: State, event: StartWorkers, rules: JobRules) -> Outcome:
     if not isinstance(state, Prepared) or state.cycle != event.assignment.cycle:
         return state, ()

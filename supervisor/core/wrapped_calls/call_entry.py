@@ -34,6 +34,7 @@ from supervisor.core.wrapped_calls.call_state import (
     Running,
     State,
 )
+from supervisor.core.wrapped_calls.call_text import deserted_sentence
 
 
 def hear_started(state: State, member: int) -> Orders:
@@ -90,7 +91,7 @@ def _come_in(state: State, node: str, member: int, word: CallEnter, now_s: float
     state.settings = call_state.merge_settings(state.settings, word.settings)
     if isinstance(state.phase, Rebuilding):
         return []
-    if word.stage is not Stage.ENTERING:
+    if word.stage is not Stage.ENTERING or word.call == state.begun_before:
         state.phase = Rebuilding(now_s + state.settings.heartbeat_timeout_s)
         return []
     missing = [each for each in sorted(state.ended) if each not in state.absent]
@@ -189,6 +190,24 @@ def late_sentence(state: State, member: int) -> str:
 # --- a coordinator that knows nothing of the call -----------------------------------------------------------------
 
 
+def note_begun(state: State, call: int, *, now_s: float) -> None:
+    """Notes a call in which a rank was lost: it had begun, even if no rank comes back to it."""
+    is_unknown = call > state.call if isinstance(state.phase, Idle) else call == state.call
+    if not is_unknown or not isinstance(state.phase, Idle | Entering | Rebuilding):
+        return
+    state.begun_before = max(call, state.begun_before)
+    if isinstance(state.phase, Entering):
+        state.phase = Rebuilding(now_s + state.settings.heartbeat_timeout_s)
+
+
+def end_unknown(state: State) -> Orders | None:
+    """Ends a call that had begun before, if all ranks of the cycle have ended; None: some may come back to it."""
+    if not state.begun_before or len(state.ended) < state.world_size:
+        return None
+    state.call = state.begun_before
+    return rank_messages.give_up(state, deserted_sentence(state.call, state.ended))
+
+
 def newest(state: State) -> dict[int, CallEnter]:
     """Returns the ranks that came back to the newest known iteration.
 
@@ -233,6 +252,8 @@ def _conclude(state: State) -> Orders:
 def rebuild(state: State) -> Orders:
     """Rebuilds the call from its ranks' reports. Ranks still missing are lost; earlier decisions are unknown."""
     here, world_size = newest(state), rebuilt_world_size(state)
+    if not here and state.begun_before == state.call:
+        return rank_messages.give_up(state, deserted_sentence(state.call, state.ended))
     entries, state.entries = state.entries, {}
     if not here:
         state.phase = Idle()

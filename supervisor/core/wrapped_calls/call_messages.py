@@ -143,6 +143,7 @@ class Lost(msgspec.Struct, frozen=True):
     interruption: Interruption
     reason: str
     failed: bool
+    in_call: int = 0  # which had begun; 0: in none, or unknown
 
 
 Word = FromRank | Started | Lost

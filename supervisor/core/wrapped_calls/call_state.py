@@ -169,6 +169,7 @@ class State(msgspec.Struct):
     held_of: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # how many of those each member has sent
     absent: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # take no further part in any call, and why
     ended: dict[int, str] = msgspec.field(default_factory=dict[int, str])  # members whose process has ended, and how
+    begun_before: int = 0  # a call in which ranks were lost before this coordinator knew of it; 0: none
     decision: BeginIteration | None = None  # the last one
     previous: int = -1  # the iteration that the last decision has ended
     skips_number: bool = False  # a missing rank may be alive and have begun the next iteration
@@ -281,7 +282,7 @@ def after_pause(state: State, since_s: float, now_s: float) -> None:
 
 def close(state: State, phase: Idle | Over) -> None:
     """Ends the call. After one that failed, all living ranks may enter the next."""
-    state.phase = phase
+    state.phase, state.begun_before = phase, 0
     if isinstance(phase, Over):
         state.members, state.entries, state.now.replacing, state.newcomers = {}, {}, {}, {}
         state.absent = {member: why for member, why in state.absent.items() if member in state.ended}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+
+import msgspec
 import pytest
 
 from supervisor.core.cluster import wrapped_call
@@ -441,6 +444,45 @@ def test_a_coordinator_without_memory_does_not_wait_for_who_is_known_to_have_end
     assert calls.said() == ["call_rebuilt", "iteration_interrupted"]
     (told,) = [record for told in calls.state.now.faults.values() for record in told.values()]
     assert (told.rank, told.reason) == (2, "ended, or had not heard the last decision, when its supervisor was lost")
+
+
+IN_CALL = msgspec.structs.replace(LOST, in_call=1)
+
+
+def test_a_call_that_only_an_earlier_coordinator_knew_is_over_when_all_its_ranks_have_ended() -> None:
+    calls = Calls(3).say((0, IN_CALL), (2, IN_CALL))
+    assert calls.orders == ()  # The last one may come back.
+    calls.say((1, LOST))
+    assert [(each.call, each.stands) for each in calls.of(EndCall) if isinstance(each, EndCall)] == [(1, False)]
+    assert calls.said() == ["call_lost"]
+    calls.say((0, Started()), (1, Started()), (2, Started())).enter()
+    assert calls.told(Entered) == [Tell((0, 1, 2), Entered(1))]
+
+
+def test_ranks_that_ended_outside_of_a_call_end_none() -> None:
+    calls = started(2).arrive(0, 1, barrier=Barrier.COMPLETION)
+    assert calls.say((0, LOST), (1, LOST)).orders == ()
+    assert calls.say((0, IN_CALL)).orders == ()  # It had not heard that the call has succeeded.
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_a_call_in_which_a_rank_was_lost_goes_on_in_whatever_order_the_others_come_back(order: tuple[int, ...]) -> None:
+    told = ((0, IN_CALL), (1, CallEnter(1, 1, 3, SETTINGS)), back(2, Stage.RUNNING, at=0))
+    calls = Calls(3)
+    for number in order:
+        calls.say(told[number])
+    assert calls.said() == ["call_rebuilt", "iteration_interrupted"]
+    assert sorted(calls.state.members) == [1, 2]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_call_that_had_begun_and_that_no_rank_is_in_any_more_begins_for_nobody(order: tuple[int, ...]) -> None:
+    told = ((0, IN_CALL), (1, CallEnter(1, 1, 2, SETTINGS)))
+    calls = Calls(2)
+    for number in order:
+        calls.say(told[number])
+    assert [each.members for each in calls.told(CallRefused)] == [(1,)]
+    assert [(each.call, each.stands) for each in calls.of(EndCall) if isinstance(each, EndCall)] == [(1, False)]
 
 
 def test_who_had_not_heard_the_last_decision_joins_the_next_iteration() -> None:

@@ -7,6 +7,7 @@ import signal as signals
 import pytest
 
 from supervisor.core.cluster import coordinator
+from supervisor.core.cluster.cluster_messages import CallReport
 from supervisor.core.facts import (
     CallWatch,
     Evidence,
@@ -16,6 +17,7 @@ from supervisor.core.facts import (
     WatchMode,
 )
 from supervisor.core.node import node_messages
+from supervisor.core.orders import Introduce
 from supervisor.core.wrapped_calls.call_messages import (
     Barrier,
     BarrierArrive,
@@ -33,6 +35,7 @@ from supervisor.core.wrapped_calls.call_messages import (
     Interruption,
     IterationBegan,
     Leaving,
+    Lost,
     RankFault,
     Restart,
     Stage,
@@ -216,6 +219,17 @@ def test_a_killed_rank_gets_a_new_process_that_joins_the_next_iteration() -> Non
     verdict = job.verdict()
     assert verdict is not None
     assert verdict.reason == "all ranks exited with code 0"
+
+
+@pytest.mark.parametrize(("is_starting", "heard"), [(False, [1]), (True, [])])
+def test_the_next_leader_hears_of_a_lost_rank_unless_a_new_process_is_on_its_way(
+    is_starting: bool, heard: list[int]
+) -> None:
+    job = replaced() if is_starting else in_call().exit(0, 1, signal=signals.SIGKILL)
+    job.told.clear()
+    job.send(node_messages.Ordered(JOB, Introduce()))
+    reports = [each for each in job.told if isinstance(each, CallReport)]
+    assert [told.member for each in reports for told in each.told if isinstance(told.word, Lost)] == heard
 
 
 def test_a_new_process_that_can_not_be_started_holds_nobody_up() -> None:

@@ -13,6 +13,7 @@ from supervisor.core.node.local_call import (
     CondemnRank,
     CycleBegun,
     DeadlineReached,
+    LeaderChanged,
     RankEnded,
     RankFaulted,
     RankStarted,
@@ -184,9 +185,21 @@ def test_a_value_for_the_iteration_that_is_about_to_begin_is_passed_on() -> None
 
 def test_a_loss_is_told_at_once_and_completes_what_only_it_kept_waiting() -> None:
     play = begun(2) >> said(0, FaultsReported(1, 0)) << ()
-    lost = Lost(Interruption.TERMINATED, "was killed by SIGKILL", failed=True)
+    lost = Lost(Interruption.TERMINATED, "was killed by SIGKILL", failed=True, in_call=1)
     play >> RankEnded(1, "was killed by SIGKILL", True)
     play << (told((1, lost), (0, FaultsReported(1, 0))), UnwatchRank(1))
+
+
+def test_a_new_leader_hears_of_the_ranks_that_the_call_has_lost_until_it_ends_or_they_start_again() -> None:
+    play = begun(3) >> RankEnded(1, "was killed by SIGKILL", True) >> RankEnded(2, "exited with code 3", True)
+    first = Lost(Interruption.TERMINATED, "was killed by SIGKILL", failed=True, in_call=1)
+    other = Lost(Interruption.TERMINATED, "exited with code 3", failed=True, in_call=1)
+    play >> LeaderChanged() << told((1, first), (2, other))
+    play >> LeaderChanged(starting=(1,)) << told((2, other))
+    play >> RankStarted(1)
+    play >> LeaderChanged() << told((2, other))
+    play >> SettleCall(0, 1, True, "call 1 succeeded")
+    play >> LeaderChanged() << ()
 
 
 def test_what_belongs_to_another_call_or_iteration_goes_nowhere() -> None:
@@ -224,7 +237,8 @@ def test_who_does_not_come_back_is_lost_and_its_process_condemned() -> None:
     assert local_call.next_deadline_s(play.state) == 40.0
     play.at(40.0) >> DeadlineReached()
     text = "lost its connection and did not come back within 30 s"
-    play << (told((1, Lost(Interruption.UNRESPONSIVE, text, failed=False))), UnwatchRank(1), CondemnRank(1))
+    lost = Lost(Interruption.UNRESPONSIVE, text, failed=False, in_call=1)
+    play << (told((1, lost)), UnwatchRank(1), CondemnRank(1))
 
 
 def test_a_fault_that_the_supervisor_finds_is_a_report_too() -> None:
