@@ -16,7 +16,12 @@ from tests.sim.playing import Played, play_range
 LEDGER = ROOT / "docs/architecture/seeds.csv"
 PLAYED = ("supervisor/core", "tests/sim")  # what a seed's story depends on
 BLOCK = 5_000  # seeds between two looks at the clock; each is kept as it is done
-MIXES = {"plain": {}, "leaving": {"leaving": True}, "lost-data": {"loses_data": True}}
+MIXES = {
+    "plain": {},
+    "leaving": {"leaving": True},
+    "lost-data": {"loses_data": True},
+    "wrapped": {"wrapped": True},
+}
 
 
 @dataclass(frozen=True, slots=True)
