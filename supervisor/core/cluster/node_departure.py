@@ -196,7 +196,9 @@ def _hindrance(state: State, event: LeaveAsked) -> str:
 
 
 def _is_needed(state: State, event: LeaveAsked) -> bool:
-    return event.node not in state.leaving and (state.cycle < 0 or takes_part(state, event.node))
+    """Returns whether the node has a part. A cycle may go on without it, but the round after that may need it."""
+    has_part = takes_part(state, event.node) if isinstance(state.phase, Running) else event.node in state.parts
+    return event.node not in state.leaving and (state.cycle < 0 or has_part)
 
 
 def _missing_without(state: State, event: LeaveAsked) -> str:

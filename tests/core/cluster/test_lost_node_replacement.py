@@ -186,11 +186,11 @@ def replaced(**rules: object) -> Play:
     return play >> NodeFailed("c", 0, "rank 2 failed")
 
 
-def tolerated(node: str, *, enters: bool = True) -> Play:
+def tolerated(node: str, *nodes: str, min_nodes: int = 1, enters: bool = True) -> Play:
     """A fault of this node leaves enough healthy ones. `enters`: their ranks are in a wrapped call."""
     begin = call if enters else running
-    play = begin("a", "b", policy=RestartPolicyName.MIN_HEALTHY)
-    rules = msgspec.structs.replace(play.state.policy.rules, min_nodes=1)
+    play = begin(*(nodes or ("a", "b")), policy=RestartPolicyName.MIN_HEALTHY)
+    rules = msgspec.structs.replace(play.state.policy.rules, min_nodes=min_nodes)
     play.state = msgspec.structs.replace(play.state, policy=msgspec.structs.replace(play.state.policy, rules=rules))
     return play >> NodeFailed(node, 0, f"node {node}: the store failed")
 

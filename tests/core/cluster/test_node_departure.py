@@ -91,6 +91,16 @@ def test_a_node_that_the_cycle_goes_on_without_leaves_alone(how: str) -> None:
     assert isinstance(play.state.phase, Running)
 
 
+@pytest.mark.parametrize("or_stop", [False, True])
+def test_a_node_that_the_cycle_went_on_without_does_not_leave_a_round_that_needs_it(*, or_stop: bool) -> None:
+    play = tolerated("b", "a", "b", "c", min_nodes=2) >> NodeJoined("b", 0) >> NodeLost("c", "node c is lost")
+    assert isinstance(play.state.phase, Gathering), "1 healthy node is left where 2 are needed"
+    play >> LeaveAsked("b", "drained", TERM if or_stop else 0, with_ranks=True, or_stop=or_stop)
+    assert play.state.members["b"].state is MemberState.JOINED
+    assert orders_to(play, Conclude) == []
+    assert orders_to(play, WindDown if or_stop else Stay) == (["a", "b"] if or_stop else ["b"])
+
+
 def test_a_node_that_has_left_sees_no_other_verdict() -> None:
     play = running("a", "b", "c") >> signalled("c")
     play >> signalled("a")
