@@ -9,7 +9,7 @@ from __future__ import annotations
 from supervisor.core.announcements import CycleBegan, CycleEnded, LeadChanged, NodeLost, PartsChanged
 from supervisor.core.cluster import cluster_messages
 from supervisor.core.cluster.cluster_messages import Action
-from supervisor.core.cluster.coordinator_states import Outcome, Running, State, TakingOver, active_nodes
+from supervisor.core.cluster.coordinator_states import Outcome, Running, State, TakingOver
 from supervisor.core.cluster.node_states import UNHEARD
 
 
@@ -65,5 +65,5 @@ def _writers(before: State, after: State) -> tuple[str, ...]:
 
 
 def _standby(state: State) -> tuple[str, ...]:
-    active = frozenset(active_nodes(state))
-    return tuple(sorted(node for node, each in state.members.items() if each.is_ready and node not in active))
+    parts = frozenset(state.parts)
+    return tuple(sorted(node for node, each in state.members.items() if each.is_ready and node not in parts))

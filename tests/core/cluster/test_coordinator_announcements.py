@@ -117,6 +117,14 @@ def test_a_node_that_takes_the_part_of_a_lost_one_changes_the_parts():
     assert play.of(*CYCLES) == [PartsChanged(0, ("a", "c"))]
 
 
+def test_a_node_whose_part_is_vacant_has_a_part_and_does_not_stand_by_too():
+    play = test_lost_node_replacement.tolerated("c", "a", "b", "c") >> NodeJoined("c", 0)
+    test_lost_node_replacement.spare(play >> NodeLost("b", "node b is lost"), "d")
+    (changed,) = play.of(PartsChanged)
+    assert isinstance(changed, PartsChanged)
+    assert (changed.nodes, changed.standby) == (("a", "d", "c"), ())
+
+
 # --- who leads -----------------------------------------------------------------------------------------------------
 
 
