@@ -44,7 +44,7 @@ def noted(machines: JobMachines, pause: node_messages.ProcessPaused, now_s: floa
         earlier, since_s = earlier[:-1], earlier[-1][0]
     return msgspec.structs.replace(
         machines,
-        job=_asked_later(machines.job, paused_s),
+        job=_asked_later(machines.job, pause.since_s, now_s),
         monitors=tuple(monitors),
         pauses=_joined((*earlier, (since_s, now_s)), now_s),
         spawner=_answered_later(machines.spawner, pause.since_s, now_s),
@@ -84,7 +84,7 @@ def _joined(pauses: tuple[tuple[float, float], ...], now_s: float) -> tuple[tupl
     return (*pauses[:index], (since_s - (back_s - lost_s), until_s), *pauses[index + 2 :])
 
 
-def _asked_later(state: job_phases.State, paused_s: float) -> job_phases.State:
+def _asked_later(state: job_phases.State, since_s: float, now_s: float) -> job_phases.State:
     """Returns the state with the time left that a leader has to answer a node that leaves.
 
     A signal whose echo comes after the pause is still one request: a second one would kill ranks that have time left.
@@ -92,8 +92,9 @@ def _asked_later(state: job_phases.State, paused_s: float) -> job_phases.State:
     """
     leaving = state.leaving
     if leaving is not None and leaving.alone_at_s is not None:
-        leaving = msgspec.structs.replace(leaving, alone_at_s=leaving.alone_at_s + paused_s)
-    return msgspec.structs.replace(state, leaving=leaving, last_signal_at_s=state.last_signal_at_s + paused_s)
+        leaving = msgspec.structs.replace(leaving, alone_at_s=leaving.alone_at_s + now_s - since_s)
+    signalled_at_s = moved_s(state.last_signal_at_s, [(since_s, now_s)])
+    return msgspec.structs.replace(state, leaving=leaving, last_signal_at_s=signalled_at_s)
 
 
 def _answered_later(state: spawner_deadlines.State, since_s: float, now_s: float) -> spawner_deadlines.State:

@@ -155,6 +155,16 @@ def test_a_signal_whose_echo_comes_after_a_suspension_kills_no_rank_and_another_
     assert job.of(node_messages.KillTree)
 
 
+def test_a_signal_that_comes_in_the_suspension_was_not_sent_after_it_so_another_one_kills() -> None:
+    """It is taken before the pause is noted, which counts from when this process is known to have run last."""
+    signalled = node_messages.StopRequested(JOB, "got SIGTERM", int(signal.SIGTERM), of_node=True)
+    job = running(rules(1))
+    ran_at_s = job.now_s
+    job.send(signalled, at=ran_at_s + 61.0).send(ProcessPaused(ran_at_s), at=ran_at_s + 62.0)
+    job.send(signalled, at=ran_at_s + 65.0)
+    assert job.of(node_messages.KillTree)
+
+
 def test_people_read_the_time_that_a_rank_has_left_without_the_pause() -> None:
     job = running(rules(1)).send(node_messages.StopRequested(JOB, "enough", grace_s=30.0))
     job.send(ProcessPaused(job.now_s + 1.0), at=job.now_s + 5001.0).send(DeadlineReached())
