@@ -14,6 +14,7 @@ from importlib import resources
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from supervisor.local_time import local_time
 from supervisor.report import formatting, page_rows, phases, summary
 from supervisor.report.svg import STYLE, picture_of
 from supervisor.report.timeline.timeline import Life
@@ -34,6 +35,7 @@ def page_of(life: Life, *, made_at_ns: int, version: str) -> str:
             phases=phases,
             summary=summary,
             words=formatting,
+            local_time=local_time,
             policy=Markup(policy()),
             style=Markup(_style()),
             script=Markup(_script()),
