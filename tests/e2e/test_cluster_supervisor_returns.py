@@ -114,6 +114,24 @@ def until_led(server: Etcd, job: Job, both: list[Node]) -> Node:
     return next(node for node in both if node.address == name)
 
 
+def test_an_elected_leaders_killed_supervisor_comes_back_to_its_ranks(tmp_path: Path):
+    with etcd(tmp_path / "etcd") as server, nodes(tmp_path, 2) as both:
+        job = Job(tmp_path, "job", both, "2", "60", etcd=server.endpoint)
+        job.until_running(0, 4)
+        leader = until_led(server, job, both)
+        before = pids(leader, job)
+        leader.kill()
+        killed_s = time.monotonic()
+        start_again(leader, killed_s)
+        until_shown(leader, job, before, is_said=False)
+        assert shown(leader, job)["restarts_used"] == 0
+        job.let_end()
+        assert job.exit_codes() == [0, 0], [node.daemon_said for node in both]
+        assert not list(job.folder.glob("1-*"))
+        for node in both:
+            assert not [each for each in events(node, job) if each["kind"] in ("node_lost", "events_missing")]
+
+
 @pytest.mark.soak
 def test_with_etcd_too_a_killed_supervisor_comes_back_whether_it_led_or_not(tmp_path: Path):
     with etcd(tmp_path / "etcd") as server, nodes(tmp_path, 2) as both:

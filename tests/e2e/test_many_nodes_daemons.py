@@ -168,6 +168,8 @@ def listens_at(address: str, port: int) -> bool:
 
 def test_two_daemons_run_two_jobs_together_and_each_is_one_job_from_either(tmp_path: Path):
     with nodes(tmp_path, 2) as (a, b):
+        script = tmp_path / "train.py"
+        script.write_text('import os\nprint("hello from rank", os.environ["RANK"], flush=True)\n' + script.read_text())
         hurt = Job(tmp_path, "hurt", [a, b], "2", "60", "kill")
         calm = Job(tmp_path, "calm", [b, a], "2", "60")
         (tmp_path / "alone").mkdir()
@@ -185,8 +187,12 @@ def test_two_daemons_run_two_jobs_together_and_each_is_one_job_from_either(tmp_p
                 timeout_s=LIMIT_S,
                 what="the event of rank 3",
             )
+            assert node.holdfast("logs", hurt.job_id, "--cycle", "1") == "".join(
+                f"[cycle 1 rank {rank}] hello from rank {rank}\n" for rank in range(4)
+            )
             assert "train.py" in node.holdfast("stacks", hurt.job_id, "--rank", "3")
             assert {"127.0.0.1", "127.0.0.2"} & set(node.holdfast("nodes").split())
+        assert a.holdfast("logs", hurt.job_id, "--rank", "3", "--cycle", "1") == "hello from rank 3\n"
         assert "was killed by SIGKILL" in b.said(hurt.job_id)
         assert "restarting at once, restarts used 1 of 2" in a.said(hurt.job_id)
 

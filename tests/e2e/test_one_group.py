@@ -122,7 +122,20 @@ class Daemon:
              "--supervisor-return-timeout", "15"],
             env=self.env, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        wait_until(lambda: self.holdfast("nodes").returncode == 0, timeout_s=20, what="the daemon")
+        try:
+            wait_until(lambda: self.holdfast("nodes").returncode == 0, timeout_s=20, what="the daemon")
+        except BaseException:  # nobody else has it yet
+            self.end()
+            raise
+
+    def end(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
 
     def holdfast(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -155,5 +168,4 @@ def test_a_daemon_that_comes_back_to_a_job_takes_no_second_group_of_it(start: St
             assert (second.returncode, second.stdout) == (0, "done\n"), second.stderr
         assert daemon.holdfast("logs", launch.job_id, "--rank", "0").stdout == "done\n"
     finally:
-        daemon.process.terminate()
-        daemon.process.wait(20)
+        daemon.end()

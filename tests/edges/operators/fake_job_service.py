@@ -131,7 +131,7 @@ class FakeJobService:
     ) -> AsyncGenerator[LogBytes]:
         output = self.output_elsewhere[name][-tail_lines:]
         for piece in output:
-            if rank in (None, piece.rank):
+            if rank in (None, piece.rank) and piece.cycle >= first_cycle:
                 yield piece
         if not output or name in self.silent_nodes:
             raise NoAnswerError(f"cannot ask node {name}: no answer within 5 s")

@@ -280,6 +280,19 @@ async def test_logs_are_followed_to_the_end_of_the_job(tmp_path: Path) -> None:
             await to_thread.run_sync(lambda: list(client.logs(JOB, LogChoice(rank=7))))
 
 
+async def test_output_before_the_first_cycle_asked_for_is_not_sent(tmp_path: Path) -> None:
+    for cycle in (0, 1):
+        rank_dir = tmp_path / "logs" / f"cycle_{cycle}" / "rank_0"
+        rank_dir.mkdir(parents=True)
+        (rank_dir / "stdout.log").write_text("here\n")
+    async with asked(tmp_path, on_two_nodes(tmp_path / "logs")) as (job_service, client, _):
+        job_service.output_elsewhere = {"n1": [LogBytes(2, cycle, False, b"there\n") for cycle in (0, 1)]}
+        for first, expected in ((0, [(0, 0), (0, 2), (1, 0), (1, 2)]), (1, [(1, 0), (1, 2)])):
+            choice = LogChoice(first_cycle=first)
+            pieces = await to_thread.run_sync(lambda choice=choice: list(client.logs(JOB, choice)))
+            assert sorted((piece.cycle, piece.rank) for piece in pieces) == expected
+
+
 async def test_a_node_that_does_not_answer_for_a_moment_is_followed_further(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,22 @@ class TestWhatWorkersTeach:
             next_one.run(worker(0))
             assert next_one.end()[0] == f"False {own}\n", "loaded ahead, and no worker inherits the low priority"
 
+    def test_the_real_torch_that_was_learned_is_loaded_ahead(self, script: Script) -> None:
+        path = script(
+            """
+            import os, sys
+            def main():
+                print(*(name in sys.modules for name in ("torch", "torch.distributed")))
+            if sys.argv:
+                main()
+            """
+        )
+        with Rig(path, learned=("torch", "torch.distributed")) as rig:
+            ready = rig.receive(Ready, wait_s=90)
+            assert (ready.method, ready.preloaded) == ("fork", ("torch", "torch.distributed")), ready.method_reason
+            rig.run(worker(0))
+            assert rig.end()[0] == "True True\n"
+
     def test_the_load_itself_has_a_low_priority(self, script: Script, env: dict[str, str]) -> None:
         path = script("import torch; print(*torch.PRIORITY)")
         with Rig(path, env=env, learned=("torch",)) as rig:

@@ -25,10 +25,13 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-@pytest.mark.parametrize("scenario", ["file_store", "tcp_store"])
-def test_a_value_outlives_the_restart_and_the_iterations_part_does_not(tmp_path: Path, scenario: str):
+# One of them has its store load torch in the middle of the call.
+@pytest.mark.parametrize(("scenario", "loads_torch"), [("file_store", False), ("tcp_store", True)])
+def test_a_value_outlives_the_restart_and_the_iterations_part_does_not(
+    tmp_path: Path, scenario: str, loads_torch: bool
+):
     environment = {"MASTER_PORT": free_port(), "STORE_FILE": str(tmp_path / "store")}
-    job = ran_with_torch(tmp_path, scenario, 2, environment=environment)
+    job = ran(tmp_path, scenario, 2, module=SCENARIOS, loads_torch=loads_torch, environment=environment)
     for rank in (0, 1):
         first, second = job.all(rank, "fn")
         assert (first["iteration"], second["iteration"]) == (0, 1)
