@@ -42,8 +42,8 @@ from supervisor.edges.users.supervisor_processes import SupervisorProcesses
 from supervisor.edges.users.user_admission import Admission, what_is_unknown
 from supervisor.edges.users.user_folders import Record, UserFolder, UserFolders
 from supervisor.edges.users.user_process import StartedSupervisor, start_supervisor
-from supervisor.edges.users.user_supervisors import UserSupervisors
-from supervisor.edges.users.user_units import UserUnits
+from supervisor.edges.users.user_supervisors import UserSupervisors, end_timeout_s
+from supervisor.edges.users.user_units import UserUnits, stop_timeout_s
 from supervisor.errors import ConfigurationError, HoldfastError
 
 NICE = -10  # a user who floods the socket with connections must not delay the others
@@ -144,7 +144,9 @@ class _Service:
                 users.make_room()
                 os._exit(0)  # the control socket stays, with the clients that wait in it
             self._notifier.stopping("ending the jobs of all users")
-            await users.end_all()
+            within_s = end_timeout_s(await in_thread_or_here(stop_timeout_s))
+            self._notifier.status(f"ending the jobs of all users: they have {within_s:g} s")
+            await users.end_all(within_s)
             tasks.cancel_scope.cancel()
 
     async def _look_up_names(self) -> None:

@@ -144,6 +144,35 @@ async def test_the_end_of_the_service_waits_for_no_reload(tmp_path: Path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may serve other users")
+@pytest.mark.parametrize(("stop_timeout_s", "jobs_s"), [(700.0, 680.0), (None, 70.0)])
+async def test_jobs_have_as_long_for_their_end_as_the_unit_of_the_service_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_timeout_s: float | None, jobs_s: float
+):
+    """A job with a --workers-stop-timeout of ten minutes was killed after 70 s, whatever TimeoutStopSec= was."""
+    settings = parse_daemon(["--users", "all", "--state-dir", str(tmp_path / "state")], environ={})
+    folders, given_s, told = UserFolders(tmp_path, tmp_path / "state"), list[float](), list[str]()
+
+    async def end_all(users: UserSupervisors, within_s: float) -> None:
+        given_s.append(within_s)
+
+    monkeypatch.setattr(UserSupervisors, "end_all", end_all)
+    monkeypatch.setattr(users_daemon, "stop_timeout_s", lambda: stop_timeout_s)
+    monkeypatch.setattr(Notifier, "status", lambda _, text: told.append(text))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    handling = signal.getsignal(signal.SIGTERM)
+    with control_socket(tmp_path) as listener, anyio.fail_after(20):
+        admission = Admission(settings.user_service.users)
+        service = users_daemon._Service(  # pyright: ignore[reportPrivateUsage]
+            settings, lambda: settings, folders, admission, listener, (tmp_path, tmp_path / "state")
+        )
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(service.serve)
+            await until(lambda: signal.getsignal(signal.SIGTERM) is not handling)
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert given_s == [jobs_s]
+    assert told == [f"ending the jobs of all users: they have {jobs_s:g} s"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may serve other users")
 async def test_a_user_database_that_does_not_answer_delays_no_supervisor_that_waits_for_the_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

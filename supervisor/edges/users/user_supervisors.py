@@ -26,7 +26,8 @@ from supervisor.ports.timed_waits import pause
 
 ATTEMPTS = 3  # to hand a connection over: the supervisor may just be leaving
 GONE_TIMEOUT_S = 20.0  # from the end of its link to the end of the process; then it is killed
-END_TIMEOUT_S = 70.0  # for a supervisor to end its jobs when the service ends; with the above less than TimeoutStopSec
+STOP_TIMEOUT_S = 90.0  # of the service, if TimeoutStopSec= of its unit is not known
+KILL_MARGIN_S = 20.0  # what is left of it for the end of the processes that are killed
 STOPPED_LOOKS_S = 3.0  # between looks for a supervisor that a signal has stopped, while the service ends
 STEADY_S = 60.0  # after so long, a crash counts as the first one
 AGAIN_MIN_S = 0.5  # after a crash; doubled each time
@@ -116,12 +117,12 @@ class UserSupervisors:
             user.record = record
             self._tasks.start_soon(self._reach_again, user)
 
-    async def end_all(self) -> None:
-        """Ends all jobs of all users, within END_TIMEOUT_S; kills what is left. Returns once none of them is left."""
+    async def end_all(self, within_s: float) -> None:
+        """Ends all jobs of all users; kills what is left after `within_s`. Returns once none of them is left."""
         self._is_ending = True
         async with anyio.create_task_group() as tasks:
             for user in self._users.values():
-                tasks.start_soon(self._end, user)
+                tasks.start_soon(self._end, user, within_s)
 
     def make_room(self) -> None:
         """Makes all supervisors leave their jobs to those that root's next process starts."""
@@ -307,16 +308,19 @@ class UserSupervisors:
         pause_s = min(AGAIN_MAX_S, AGAIN_MIN_S * 2 ** min(user.failures - 1, 16))
         await pause(pause_s, why="one that crashes at once must not be started all the time")
 
-    async def _end(self, user: _User) -> None:
+    async def _end(self, user: _User, within_s: float) -> None:
         """Ends a user's jobs, by the supervisor if it can, else by force."""
         is_gone = False
-        with anyio.move_on_after(END_TIMEOUT_S) as waiting:
+        with anyio.move_on_after(within_s) as waiting:
             async with user.lock, anyio.create_task_group() as tasks:
                 tasks.start_soon(_cancel_if_stopped, user, waiting)
                 is_gone = await self._has_ended(user) and not user.was_stopped
                 tasks.cancel_scope.cancel()
         if not is_gone:
-            _log.error("killing the supervisor of user id %s and its jobs: they have not ended", user.identity.uid)
+            _log.error(
+                "killing the supervisor of user id %s and its jobs: they have not ended; jobs have %g s, as "
+                "TimeoutStopSec= of the service allows", user.identity.uid, within_s,
+            )  # fmt: skip
             await self._processes.kill_all(user.record or Record(user.identity, ()))
         if user.process is not None:
             user.process.poll()
@@ -352,6 +356,11 @@ class UserSupervisors:
         with client:
             if user.link is not None and not user.link.was_let_go:
                 await user.link.give(client)
+
+
+def end_timeout_s(stop_timeout_s: float | None) -> float:
+    """Returns how long jobs have when the service ends, by the limit that systemd has for it; None: not known."""
+    return max(0.0, (STOP_TIMEOUT_S if stop_timeout_s is None else stop_timeout_s) - KILL_MARGIN_S)
 
 
 async def _cancel_if_stopped(user: _User, waiting: anyio.CancelScope) -> None:

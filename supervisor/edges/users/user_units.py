@@ -7,6 +7,8 @@ can give up nearly all rights: jobs are not its descendants.
 from __future__ import annotations
 
 import logging
+import math
+import re
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,6 +21,11 @@ from supervisor.errors import NotNowError
 SYSTEMCTL_TIMEOUT_S = 60.0  # for a supervisor that starts on a busy node
 SLICE = "holdfast-users"
 NO_LIMIT = "infinity"
+SHOW_TIMEOUT_S = 5.0
+OWN_CGROUPS = Path("/proc/self/cgroup")
+SPAN_UNITS_S = {
+    "us": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 604_800, "month": 2_629_800, "y": 31_557_600
+}  # fmt: skip
 SET_BEFORE = Path("/run/systemd/system.control")  # where `systemctl set-property --runtime` writes
 
 _log = logging.getLogger("holdfast.users")
@@ -113,12 +120,36 @@ def _properties(shares: UserShares, slice_name: str) -> list[str]:
     ]
 
 
-def _systemctl(*arguments: str) -> None:
-    """Runs systemctl. Raises OSError, or SubprocessError if systemd refuses."""
-    subprocess.run(
+def stop_timeout_s() -> float | None:
+    """Returns TimeoutStopSec= of the unit that this process belongs to; None: no unit, or unknown. Blocks."""
+    try:
+        lines = OWN_CGROUPS.read_text().splitlines()
+        groups = [line for line in lines if line.startswith("0::") or ":name=systemd:" in line]
+        units = [unit for unit in (line.rpartition("/")[2] for line in groups) if unit.endswith(".service")]
+        if not units:
+            return None
+        return _span_s(_systemctl("show", "--property=TimeoutStopUSec", "--value", units[0], timeout_s=SHOW_TIMEOUT_S))
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        _log.warning("cannot read TimeoutStopSec= of this service: %s", error)
+        return None
+
+
+def _span_s(text: str) -> float:
+    """Returns a time as systemctl shows it, such as "11min 40s". Raises ValueError."""
+    if text.strip() == NO_LIMIT:
+        return math.inf
+    parts = [re.fullmatch(r"([0-9.]+)([a-z]+)", part) for part in text.split()]
+    if not parts or not all(part and part[2] in SPAN_UNITS_S for part in parts):
+        raise ValueError(f"systemctl shows {text!r}")
+    return sum(float(part[1]) * SPAN_UNITS_S[part[2]] for part in parts if part)
+
+
+def _systemctl(*arguments: str, timeout_s: float | None = None) -> str:
+    """Runs systemctl and returns what it prints. Raises OSError, or SubprocessError if systemd refuses."""
+    return subprocess.run(
         ["systemctl", "--quiet", "--no-ask-password", *arguments],
-        check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=SYSTEMCTL_TIMEOUT_S,
-    )  # fmt: skip
+        check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s or SYSTEMCTL_TIMEOUT_S,
+    ).stdout.decode()  # fmt: skip
 
 
 def _reason(error: OSError | subprocess.SubprocessError) -> str:

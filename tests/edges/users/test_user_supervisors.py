@@ -200,7 +200,7 @@ async def _gone(record: Record) -> None:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("GONE_TIMEOUT_S", "STOPPED_LOOKS_S", "END_TIMEOUT_S"):
+    for name in ("GONE_TIMEOUT_S", "STOPPED_LOOKS_S"):
         monkeypatch.setattr(user_supervisors, name, 1.0)
 
 
@@ -248,7 +248,7 @@ async def test_the_end_of_all_waits_for_nobody_without_end(tmp_path: Path, soon:
         elif does == "has closed its socket":
             fakes.running[54321].cancel()
         with anyio.fail_after(10):
-            await users.end_all()
+            await users.end_all(1.0)
         assert not any(map(user_process.is_running, fakes.records))
 
 
@@ -258,7 +258,7 @@ async def test_a_watchdog_that_kills_a_stopped_one_meanwhile_has_not_ended_its_j
         await come(users, ALICE)
         await _stop(fakes.records[0])
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(users.end_all)
+            tasks.start_soon(users.end_all, 60.0)
             while messages.End() not in fakes.heard:
                 await anyio.lowlevel.checkpoint()
             fakes.end(54321)
@@ -274,7 +274,7 @@ async def test_one_that_a_watchdog_continues_as_it_kills_it_has_not_ended_its_jo
         await come(users, ALICE)
         await _stop(fakes.records[0])
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(users.end_all)
+            tasks.start_soon(users.end_all, 60.0)
             while messages.End() not in fakes.heard:
                 await anyio.lowlevel.checkpoint()
             process_table.send(_entry(fakes.records[0]), signal.SIGCONT)
@@ -289,7 +289,7 @@ async def test_the_end_of_all_ends_the_jobs_of_one_that_has_just_crashed(tmp_pat
         fakes.end(54321)
         await _gone(fakes.records[0])
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(users.end_all)
+            tasks.start_soon(users.end_all, 60.0)
             while messages.End() not in fakes.heard:
                 await anyio.lowlevel.checkpoint()
             fakes.end(54321)
@@ -306,7 +306,7 @@ async def test_the_end_of_all_starts_each_that_has_crashed_however_often_that_wa
         fakes.end(54321)
         await _gone(fakes.records[0])
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(users.end_all)
+            tasks.start_soon(users.end_all, 60.0)
             while messages.End() not in fakes.heard:
                 await anyio.lowlevel.checkpoint()
             fakes.end(54321)

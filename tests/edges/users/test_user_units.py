@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from supervisor.config.user_service import UserShares
 from supervisor.edges.machine.processes.peer_identity import Identity
 from supervisor.edges.users import user_units
 from supervisor.edges.users.user_folders import Record, UserFolders
+from supervisor.edges.users.user_supervisors import end_timeout_s
 from supervisor.edges.users.user_units import UserUnits
 from supervisor.errors import NotNowError
 
@@ -110,6 +112,31 @@ def test_a_supervisor_is_killed_by_systemd_and_never_started_again_if_all_is_to_
         f"{ASKED} stop --no-block {unit}",
         f"{ASKED} kill --kill-who=all --signal=SIGKILL {unit}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected_s"),
+    [("1min 30s", 90), ("11min 40s", 700), ("1h 1.5s", 3601.5), ("infinity", math.inf), ("soon", None), ("", None)],
+)
+def test_the_time_that_jobs_have_at_the_end_follows_the_unit_of_the_service(
+    asked: Path, monkeypatch: pytest.MonkeyPatch, shown: str, expected_s: float | None
+):
+    """Jobs with a long --workers-stop-timeout were killed after 70 s, whatever TimeoutStopSec= was."""
+    cgroups = asked.parent / "cgroup"
+    cgroups.write_text("4:memory:/other.service\n0::/machine.slice/system.slice/holdfast.service\n")
+    monkeypatch.setattr(user_units, "OWN_CGROUPS", cgroups)
+    (asked.parent / "systemctl").write_text(f"#!/bin/sh\necho \"$*\" >> {asked}\necho '{shown}'\n")
+    assert user_units.stop_timeout_s() == expected_s
+    assert asked.read_text() == f"{ASKED} show --property=TimeoutStopUSec --value holdfast.service\n"
+    assert end_timeout_s(user_units.stop_timeout_s()) == (70 if expected_s is None else expected_s - 20)
+
+
+def test_a_service_that_no_unit_runs_has_no_such_limit(asked: Path, monkeypatch: pytest.MonkeyPatch):
+    cgroups = asked.parent / "cgroup"
+    cgroups.write_text("0::/user.slice/user-0.slice/session-3.scope\n")
+    monkeypatch.setattr(user_units, "OWN_CGROUPS", cgroups)
+    assert user_units.stop_timeout_s() is None
+    assert not asked.exists()
 
 
 def test_a_kill_that_systemd_refuses_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
