@@ -45,9 +45,7 @@ def running_again_sentence(cycle: int, took_s: float, used: int, budget: int) ->
 
 
 def succeeded_sentence(whose: str, lost: tuple[int, ...]) -> str:
-    """Returns "all ranks exited with code 0"; `lost`: ranks that a wrapped call went on without."""
+    """Returns "all ranks exited with code 0"; `lost`: ranks that the job went on without."""
     if not lost:
         return f"all ranks {whose}exited with code 0"
-    names = ", ".join(map(str, sorted(lost)))
-    who = f"rank {names} was" if len(lost) == 1 else f"ranks {names} were"
-    return f"all ranks {whose}that remained exited with code 0; {who} lost in a wrapped call, which succeeded without"
+    return f"all ranks {whose}that remained exited with code 0; the job went on without {named_ranks(lost)}"

@@ -41,7 +41,7 @@ def is_over(state: State) -> bool:
 
 
 def succeeded_verdict(lost: tuple[int, ...]) -> Verdict:
-    """Returns the verdict of a success. `lost`: ranks that a wrapped call continued without."""
+    """Returns the verdict of a success. `lost`: ranks that the job went on without."""
     return Verdict(JobState.SUCCEEDED, 0, succeeded_sentence("", lost))
 
 

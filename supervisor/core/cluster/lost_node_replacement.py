@@ -89,14 +89,13 @@ def settle(state: State, ended: EndCall) -> tuple[State, NodeLost | None]:
 
 
 def lost_ranks(state: State) -> tuple[int, ...]:
-    """Returns the ranks of the cycle that wrapped calls have gone on without, as the verdict on a success names them.
+    """Returns the ranks that the cycle has gone on without, as the verdict on a success names them.
 
-    A tolerated fault may leave a part vacant outside of a call, too. A leader without calls took over a cycle that has
-    succeeded: in all of its vacant parts, the ranks count.
+    A wrapped call has lost them, or a fault was tolerated. Which of the two, a new leader cannot know.
     """
     vacant = {rank for node in state.vacant for rank in ranks_of(state, node)}
     of_nodes = {rank for each in state.members.values() if each.cycle == state.cycle for rank in each.lost}
-    return tuple(sorted(of_nodes | (vacant if state.calls is None else vacant & state.calls.absent.keys())))
+    return tuple(sorted(vacant | of_nodes))
 
 
 # --- who takes the place --------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def test_the_verdict_names_who_was_lost_on_the_way() -> None:
     play = entered(running("a"), "a") >> NodeSucceeded("a", 0, (1,))
     play >> NodeStopped("a", all_succeeded=False)
     (verdict,) = [each.order for each in play.of(Send) if isinstance(each.order, Conclude)]
-    assert verdict.verdict.reason.endswith("rank 1 was lost in a wrapped call, which succeeded without")
+    assert verdict.verdict.reason.endswith("the job went on without rank 1")
 
 
 def test_the_deadline_of_a_call_is_the_coordinators() -> None:

@@ -279,7 +279,7 @@ def test_a_call_that_succeeds_without_the_node_is_a_success_that_names_its_ranks
     node, order = orders(play, Conclude)[0]
     assert isinstance(order, Conclude)
     assert (node, order.verdict.exit_code) == ("a", 0)
-    assert "ranks 2, 3 were lost in a wrapped call, which succeeded without" in order.verdict.reason
+    assert "the job went on without ranks 2 to 3" in order.verdict.reason
 
 
 def test_a_call_that_comes_to_nothing_makes_the_loss_a_fault_of_the_cycle() -> None:
@@ -367,18 +367,24 @@ def test_a_cycle_that_goes_on_without_a_lost_node_does_so_under_the_next_leader_
     rebuild(play)
     play >> NodeSucceeded("a", 4) >> NodeSucceeded("b", 4)
     assert orders_to(play, WindDown) == ["a", "b"]
-    assert "ranks 4, 5 were lost in a wrapped call" in play.of(Send)[0].order.reason
+    assert "the job went on without ranks 4 to 5" in play.of(Send)[0].order.reason
 
 
 def test_a_new_leader_that_finds_all_others_at_the_end_names_the_ranks_that_calls_have_lost():
     play = without_c() >> stands("a", 0, MemberState.SUCCEEDED, lost=(1,)) >> stands("b", 1, MemberState.SUCCEEDED)
     assert orders_to(play, WindDown) == ["a", "b"]
-    assert "ranks 1, 4, 5 were lost in a wrapped call" in play.of(Send)[0].order.reason
+    assert "the job went on without ranks 1, 4, 5" in play.of(Send)[0].order.reason
 
 
-def test_the_verdict_calls_no_tolerated_fault_outside_of_a_call_one_of_a_call():
-    play = tolerated("b", enters=False) >> NodeSucceeded("a", 0)
-    assert {each.order.reason for each in play.of(Send)} == {"all ranks exited with code 0"}
+@pytest.mark.parametrize("is_under_next_leader", [False, True])
+def test_the_verdict_says_of_no_tolerated_fault_that_a_wrapped_call_lost_its_ranks(*, is_under_next_leader: bool):
+    if is_under_next_leader:
+        play, gone = without_c() >> stands("a", 0) >> stands("b", 1) >> NodeSucceeded("a", 4), "ranks 4 to 5"
+        play >> NodeSucceeded("b", 4)
+    else:
+        play, gone = tolerated("b", enters=False) >> NodeSucceeded("a", 0), "ranks 2 to 3"
+    reason = f"all ranks that remained exited with code 0; the job went on without {gone}"
+    assert {each.order.reason for each in play.of(Send)} == {reason}
 
 
 def test_ranks_of_a_node_that_was_lost_before_the_leader_changed_are_not_awaited_in_the_next_call():
