@@ -1,7 +1,7 @@
 """What have a job's workers written so far, and what do they write from now on?
 
 Reads the files that the spawner writes in a run's folder: cycle_<c>/rank_<r>/{stdout,stderr}.log and one rotation,
-`.log.1`. The directories may belong to a job's user, so links in them are not followed.
+`.log.1`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,10 +20,10 @@ import msgspec
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders.inotify import DirectoryWatch
 from supervisor.edges.machine.own_process.own_descriptors import OwnThread
+from supervisor.edges.operators.rotated_log_reader import RotatedLogReader
 from supervisor.edges.operators.shared_log_reader import SharedLogReader, folder_of_log
 from supervisor.errors import NotFoundError
 
-CHUNK_BYTES = 64 * 1024
 STREAMS = (("stdout.log", False), ("stderr.log", True))
 TAIL_LINES_MAX = 100_000
 PIECES_AT_ONCE = 16  # read in one go: at most 1 MiB
@@ -34,10 +33,13 @@ GATHER_S = (
 )
 
 
-class _Source(Protocol):
-    """Some output of one rank, read forwards."""
+class _Reader(Protocol):
+    """Reads some output of one rank forwards."""
 
-    def read(self) -> Iterator[LogPiece]: ...  # A piece without data says that it reads on.
+    file: int
+    read_bytes: int
+
+    def read(self) -> Iterator[bytes]: ...  # b"" says that it reads on.
 
     def skip_to_tail(self, lines: int) -> None: ...
 
@@ -74,110 +76,24 @@ class _RankDirectory(msgspec.Struct, frozen=True):
     rank: int
 
 
-class _LogFile:
-    """One stream of one rank, read forwards across its rotation."""
+class _Source:
+    """The pieces of some output of one rank."""
 
-    def __init__(self, directory: _RankDirectory, name: str, is_stderr: bool) -> None:
+    def __init__(self, directory: _RankDirectory, reader: _Reader, *, is_stderr: bool = False) -> None:
         self._directory = directory
-        self._name = name
         self._is_stderr = is_stderr
-        self._descriptor: int | None = None
-        self._offset = 0
-        self._began = False
-
-    def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def skip_to_tail(self, lines: int) -> None:
-        """Starts at the last `lines` lines, in the rotated file if they begin there."""
-        self._began = True
-        missing, is_end = min(lines, TAIL_LINES_MAX), True
-        if self._open():
-            self._offset, missing = _start_of_tail(self._descriptor or 0, missing, is_end=is_end)
-            is_end = not os.fstat(self._descriptor or 0).st_size
-        rotated = _open_beneath(self._directory.path, f"{self._name}.1") if missing else None
-        if rotated is None:
-            return
-        if self._descriptor is not None and os.path.sameopenfile(rotated, self._descriptor):  # rotated just now
-            os.close(rotated)
-            return
-        self.close()
-        self._descriptor = rotated
-        self._offset, _ = _start_of_tail(rotated, missing, is_end=is_end)
-
-    def read(self) -> Iterator[LogPiece]:
-        """Yields everything that was not read yet."""
-        if not self._began:
-            self._began = True
-            self._descriptor = self._older_part()
-        while self._descriptor is not None or self._open():
-            yield from self._read_descriptor()
-            if not self._was_rotated():
-                return
-            yield from self._read_descriptor()  # written between our last read and the rotation
-            self._open_next()
-
-    def _open_next(self) -> None:
-        """Opens the file after this one: the older part if the rank has filled that, too, since we looked."""
-        read = self._descriptor
-        self._open()
-        older = self._older_part()
-        if older is not None and read is not None and not os.path.sameopenfile(older, read):
-            older, self._descriptor = self._descriptor, older
-        for descriptor in (older, read):
-            if descriptor is not None:
-                os.close(descriptor)
-
-    def _older_part(self) -> int | None:
-        return _open_beneath(self._directory.path, f"{self._name}.1")
-
-    def _read_descriptor(self) -> Iterator[LogPiece]:
-        if self._descriptor is None:
-            return
-        found = os.fstat(self._descriptor)
-        if found.st_size < self._offset:
-            self._offset = 0  # truncated in place
-        while data := os.pread(self._descriptor, CHUNK_BYTES, self._offset):
-            offset = self._offset
-            self._offset += len(data)
-            yield LogPiece(self._directory.rank, self._directory.cycle, self._is_stderr, data, found.st_ino, offset)
-
-    def _open(self) -> bool:
-        self._descriptor = _open_beneath(self._directory.path, self._name)
-        self._offset = 0
-        return self._descriptor is not None
-
-    def _was_rotated(self) -> bool:
-        if self._descriptor is None:
-            return False
-        try:
-            now = os.stat(self._directory.path / self._name, follow_symlinks=False)
-        except OSError:
-            return False
-        mine = os.fstat(self._descriptor)
-        return (now.st_dev, now.st_ino) != (mine.st_dev, mine.st_ino)
-
-
-class _SharedFile:
-    """The output of one rank in the file that its cycle shares."""
-
-    def __init__(self, directory: _RankDirectory) -> None:
-        self._directory = directory
-        self._reader = SharedLogReader(directory.path, directory.rank)
+        self._reader = reader
+        self.close = reader.close
 
     def skip_to_tail(self, lines: int) -> None:
         self._reader.skip_to_tail(min(lines, TAIL_LINES_MAX))
 
     def read(self) -> Iterator[LogPiece]:
+        """Yields what was not read yet; a piece without data says that it reads on."""
         rank, cycle = self._directory.rank, self._directory.cycle
         for data in self._reader.read():
             offset = self._reader.read_bytes - len(data)
-            yield LogPiece(rank, cycle, is_stderr=False, data=data, file=self._reader.file, offset=offset)
-
-    def close(self) -> None:
-        """Does nothing: no file stays open."""
+            yield LogPiece(rank, cycle, self._is_stderr, data, self._reader.file, offset)
 
 
 def read(log_dir: Path, job_id: str, choice: LogChoice) -> Generator[LogPiece]:
@@ -360,8 +276,9 @@ async def _wait(watch: DirectoryWatch, ended: anyio.Event) -> None:
 
 
 def _files(directory: _RankDirectory, tail_lines: int) -> list[_Source]:
-    files: list[_Source] = [_LogFile(directory, name, is_stderr) for name, is_stderr in STREAMS]
-    files.append(_SharedFile(directory))
+    path = directory.path
+    files = [_Source(directory, RotatedLogReader(path, name), is_stderr=is_stderr) for name, is_stderr in STREAMS]
+    files.append(_Source(directory, SharedLogReader(path, directory.rank)))
     if tail_lines:
         for file in files:
             file.skip_to_tail(tail_lines)
@@ -408,36 +325,3 @@ def _nearest(path: Path) -> Path:
     while not os.path.isdir(path) and path != path.parent:  # unlike Path.is_dir, no error below a closed folder
         path = path.parent
     return path
-
-
-def _open_beneath(directory: Path, name: str) -> int | None:
-    """Opens a regular file of a real directory; returns None if there is none."""
-    with contextlib.suppress(OSError):
-        parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(name, flags, dir_fd=parent)
-        finally:
-            os.close(parent)
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return descriptor
-        os.close(descriptor)
-    return None
-
-
-def _start_of_tail(descriptor: int, newlines: int, *, is_end: bool) -> tuple[int, int]:
-    """Returns the offset behind the last `newlines`, and how many are missing. `is_end`: a final one does not count."""
-    end = os.fstat(descriptor).st_size
-    position = end
-    while position > 0:
-        size = min(CHUNK_BYTES, position)
-        position -= size
-        data = os.pread(descriptor, size, position)
-        if is_end and position + size == end and data.endswith(b"\n"):
-            data = data[:-1]
-        while (found := data.rfind(b"\n")) >= 0:
-            newlines -= 1
-            if newlines == 0:
-                return position + found + 1, 0
-            data = data[:found]
-    return 0, newlines

@@ -70,6 +70,9 @@ class SharedLogReader:
         if piece:
             yield b"".join(piece)
 
+    def close(self) -> None:
+        """Does nothing: no file stays open."""
+
     def _lines(self) -> Iterator[bytes]:
         """Yields the rank's lines, and b"" before each further chunk."""
         descriptor = self._open()

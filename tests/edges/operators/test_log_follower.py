@@ -14,6 +14,7 @@ from anyio import to_thread
 
 from supervisor.edges.operators import log_follower
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
+from supervisor.edges.operators.rotated_log_reader import CHUNK_BYTES
 from supervisor.edges.operators.shared_log_reader import LINK_NAME
 from supervisor.errors import NotFoundError
 
@@ -90,8 +91,8 @@ def test_a_tail_of_a_file_that_was_rotated_after_it_was_opened(tmp_path: Path) -
 
 
 def test_a_tail_may_cross_chunks(tmp_path: Path) -> None:
-    put(tmp_path, 0, 0, "a" * log_follower.CHUNK_BYTES + "\n" + "b" * log_follower.CHUNK_BYTES + "\n")
-    assert text_of(tmp_path, LogChoice(tail_lines=1)) == "b" * log_follower.CHUNK_BYTES + "\n"
+    put(tmp_path, 0, 0, "a" * CHUNK_BYTES + "\n" + "b" * CHUNK_BYTES + "\n")
+    assert text_of(tmp_path, LogChoice(tail_lines=1)) == "b" * CHUNK_BYTES + "\n"
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
@@ -190,6 +191,25 @@ async def test_following_survives_rotation(tmp_path: Path) -> None:
         await reader.wait_for("1\n2\n3\n")
         reader.ended.set()
     assert reader.text == "1\n2\n3\n"
+
+
+@pytest.mark.parametrize(("tail_lines", "begin"), [(0, "1\n2\n"), (1, "2\n"), (2, "1\n2\n")])
+async def test_the_older_part_comes_once_if_only_the_current_file_is_removed(
+    tmp_path: Path, tail_lines: int, begin: str
+) -> None:
+    put(tmp_path, 0, 0, "1\n", "stdout.log.1")
+    path = put(tmp_path, 0, 0, "2\n")
+    reader = Reader(tmp_path, LogChoice(tail_lines=tail_lines))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reader.run)
+        await reader.wait_for(begin)
+        for line in ("3\n", "4\n"):
+            path.unlink()
+            put(tmp_path, 0, 0, line)
+            begin += line
+            await reader.wait_for(begin)
+        reader.ended.set()
+    assert reader.text == begin
 
 
 async def test_following_one_rank_ignores_the_others(tmp_path: Path) -> None:
