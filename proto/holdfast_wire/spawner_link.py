@@ -94,6 +94,7 @@ class Signal(NamedTuple):
     tree: bool = True
     resume: bool = False  # one that is stopped shall act on the signal
     sessions: tuple[int, ...] = ()
+    grace_s: float = 0.0  # after which the supervisor kills what is left; 0: unknown, or from an older supervisor
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -382,9 +383,7 @@ def payloads(message: Message, *, bytes_max: int) -> list[bytes]:
     if isinstance(message, Keep) and sum(map(len, message.texts.values())) > bytes_max // 4:
         return _keep_payloads(message, bytes_max // 4)
     payload = encode(message)
-    if len(payload) <= bytes_max:
-        return [payload]
-    if not isinstance(message, Spawn) or len(message.workers) < 2:
+    if len(payload) <= bytes_max or not isinstance(message, Spawn) or len(message.workers) < 2:
         return [payload]
     middle = len(message.workers) // 2
     first = message._replace(workers=message.workers[:middle], more=True)

@@ -28,8 +28,8 @@ def order_of(action: SpawnerAction, spec: JobSpec, *, now_s: float) -> link.Orde
             )
         case node_messages.ForkAhead(cycle=cycle, workers=workers):
             return link.ForkAhead(cycle, workers)
-        case node_messages.SignalWorkers(_, cycle, signal, local_ranks, tree, resume, sessions):
-            return link.Signal(cycle, signal, local_ranks, tree, resume, sessions)
+        case node_messages.SignalWorkers(_, cycle, signal, local_ranks, tree, resume, sessions, grace_s):
+            return link.Signal(cycle, signal, local_ranks, tree, resume, sessions, grace_s)
         case node_messages.KillTree(cycle=cycle):
             return link.KillTree(cycle)
         case node_messages.MoveFence(until_s=until_s):

@@ -24,8 +24,8 @@ def test_a_range_of_ports_goes_with_the_order() -> None:
         (node_messages.PrepareStore("j", 3), link.PrepareStore(3, "10.0.0.1", 5, serve=SPEC.agent_store)),
         (node_messages.ForkAhead("j", 3, 8), link.ForkAhead(3, 8)),
         (
-            node_messages.SignalWorkers("j", 3, 15, (1,), tree=False, resume=True, sessions=(7,)),
-            link.Signal(3, 15, (1,), False, True, (7,)),
+            node_messages.SignalWorkers("j", 3, 15, (1,), tree=False, resume=True, sessions=(7,), grace_s=9.0),
+            link.Signal(3, 15, (1,), False, True, (7,), 9.0),
         ),
         (node_messages.KillTree("j", 3), link.KillTree(3)),
         (node_messages.MoveFence("j", 1.5), link.Fence(1_500_000_000, 500_000_000)),

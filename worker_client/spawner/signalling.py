@@ -1,8 +1,9 @@
 """Which processes get a signal for workers, in which order, and when?
 
 A worker's helpers, such as the workers of a DataLoader, get a signal after it: a script that handles the signal still
-needs them to leave its loop and to save. They get it as soon as their worker has ended, or is late. A command that is
-not Python gets no such order: a shell may wait for its children before it acts.
+needs them to leave its loop and to save. They get it as soon as their worker has ended, or once little of its grace
+period is left: a script may itself wait for children that need the signal. A command that is not Python gets no such
+order: a shell may wait for its children before it acts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from .event_loop import Events
 from .fork_and_exec import Child
 from .reaping import Ending
 
-HELPERS_AFTER_S = 10.0  # a script may itself wait for children that need the signal
+HELPERS_AFTER_S = 10.0  # at the least, and if the grace period is not known
+HELPERS_GRACE_S = 5.0  # of a longer grace period, the end is theirs
 EXITED_FOR_SIGTERM = (0, 128 + signal.SIGTERM)  # by a handler that has saved, and as in a shell
 _TIMER = "signal helpers"
 
@@ -50,7 +52,7 @@ class Signalling:
         # A pid that belongs to a live child again no longer means a dead one.
         leaders = [pid for pid in message.sessions if pid not in self._children]
         if message.tree and message.signal != signal.SIGKILL:
-            self._send_to_trees(chosen, message.numbers, leaders)
+            self._send_to_trees(chosen, message.numbers, leaders, message.grace_s)
         else:
             _send(chosen, message.numbers, whole_sessions=message.tree, leaders=leaders)
 
@@ -74,14 +76,16 @@ class Signalling:
     def _workers(self) -> list[int]:
         return [child.pid for child in self._children.values() if child.local_rank >= 0]
 
-    def _send_to_trees(self, workers: Sequence[int], numbers: Sequence[int], leaders: Sequence[int]) -> None:
+    def _send_to_trees(
+        self, workers: Sequence[int], numbers: Sequence[int], leaders: Sequence[int], grace_s: float = 0.0
+    ) -> None:
         if not self._workers_first:
             _send(workers, numbers, whole_sessions=True, leaders=leaders)
             return
         _send(workers, numbers, whole_sessions=False)
         _send_to_helpers(leaders, numbers)
         self._later |= dict.fromkeys(workers, tuple(numbers))
-        self._events.set_timer(_TIMER, HELPERS_AFTER_S, self._send_later)
+        self._events.set_timer(_TIMER, max(HELPERS_AFTER_S, grace_s - HELPERS_GRACE_S), self._send_later)
 
     def worker_ended(self, child: Child, ending: Ending) -> None:
         """Signals its helpers, which now are below processes that this one has adopted."""

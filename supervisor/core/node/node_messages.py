@@ -373,7 +373,8 @@ class SignalWorkers(msgspec.Struct, frozen=True):
     """Send a signal to workers; no local ranks: to all. `tree`: to their whole sessions. `resume`: SIGCONT first, but
     not before SIGKILL.
 
-    `sessions`: pids of ended workers; the processes that they left behind get the signal.
+    `sessions`: pids of ended workers; the processes that they left behind get the signal. `grace_s`: how long the
+    workers have until they are killed; 0: not said.
     """
 
     job_id: str
@@ -383,6 +384,7 @@ class SignalWorkers(msgspec.Struct, frozen=True):
     tree: bool = True
     resume: bool = False
     sessions: tuple[int, ...] = ()
+    grace_s: float = 0.0
 
 
 class KillTree(msgspec.Struct, frozen=True):

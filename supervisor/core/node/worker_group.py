@@ -362,7 +362,8 @@ def _stop(state: State, order: StopWorkers, now_s: float, rules: JobRules) -> Ou
     if all(worker.beyond_waiting for worker in state.workers):
         return _kill(state, rules)
     workers = tuple(each if each.ended else msgspec.structs.replace(each, signalled=True) for each in state.workers)
-    send = node_messages.SignalWorkers(rules.job_id, state.cycle, signal, resume=True)
+    grace_s = kill_at_s - now_s
+    send = node_messages.SignalWorkers(rules.job_id, state.cycle, signal, resume=True, grace_s=grace_s)
     return Terminating(state.cycle, workers, signal, kill_at_s, first, lingers_at_s, LINGERS_S, since_s), (send,)
 
 

@@ -28,7 +28,7 @@ from tests.core.one_node import JOB, NOW, OneNode, hang, joined, rules, running
 SIGTERM = int(signals.SIGTERM)
 SIGINT = int(signals.SIGINT)
 SIGKILL = int(signals.SIGKILL)
-TERM_ALL = SignalWorkers(JOB, 0, SIGTERM, resume=True)
+TERM_ALL = SignalWorkers(JOB, 0, SIGTERM, resume=True, grace_s=15.0)
 HEARTBEAT_5 = HangLimits(heartbeat_s=5.0)
 
 

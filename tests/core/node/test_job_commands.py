@@ -21,7 +21,7 @@ from tests.core.one_node import JOB, hang, in_back_off, in_first_cycle, joined, 
 
 SIGTERM = int(signals.SIGTERM)
 SIGINT = int(signals.SIGINT)
-TERM_ALL = SignalWorkers(JOB, 0, SIGTERM, resume=True)
+TERM_ALL = SignalWorkers(JOB, 0, SIGTERM, resume=True, grace_s=15.0)
 
 
 def test_a_restart_by_a_person_takes_no_unit() -> None:

@@ -24,7 +24,7 @@ from tests.core.one_node import JOB, NOW, OneNode, hang, in_back_off, in_first_c
 
 SIGTERM = int(signals.SIGTERM)
 SIGINT = int(signals.SIGINT)
-TERM_ALL = SignalWorkers(JOB, 0, SIGTERM, resume=True)
+TERM_ALL = SignalWorkers(JOB, 0, SIGTERM, resume=True, grace_s=15.0)
 HEARTBEAT_5 = HangLimits(heartbeat_s=5.0)
 
 
@@ -104,7 +104,7 @@ def test_a_stop_before_the_workers_ends_the_store() -> None:
 def test_a_signal_is_forwarded_in_every_phase_with_workers(phase: Callable[[], OneNode]) -> None:
     job = phase()
     job.send(StopRequested(JOB, "signalled", SIGINT))
-    assert job.actions == [SignalWorkers(JOB, 0, SIGINT, resume=True)]
+    assert job.actions == [SignalWorkers(JOB, 0, SIGINT, resume=True, grace_s=1800.0)]
     assert job.view().state is JobState.STOPPING
     job.send(WorkersEmptied(JOB, 0))  # nobody has asked for it yet
     assert job.verdict() is None
@@ -231,7 +231,8 @@ def test_a_rank_that_a_scheduler_ends_first_costs_the_others_no_time_to_save(max
 def test_a_stop_reaches_the_ranks_of_its_node_although_no_leader_answers() -> None:
     job, signalled = in_first_cycle(), StopRequested(JOB, "signalled", SIGTERM, of_node=True)
     state, actions = node.step(job.state, signalled, now_s=1.0)
-    assert [each for each in actions if isinstance(each, SignalWorkers)] == [TERM_ALL]
+    send = SignalWorkers(JOB, 0, SIGTERM, resume=True, grace_s=1800.0)
+    assert [each for each in actions if isinstance(each, SignalWorkers)] == [send]
     assert [each.report for each in actions if isinstance(each, node_messages.TellCoordinator)] == [
         StopAsked("signalled", SIGTERM)
     ]

@@ -32,6 +32,7 @@ from tests.core.playbook import Playbook
 
 JOB = "job"
 TERM, KILL = int(signals.SIGTERM), int(signals.SIGKILL)
+INT = int(signals.SIGINT)
 
 
 def prepared(world_size: int = 2, **rules: object) -> Playbook[group.State]:
@@ -127,7 +128,7 @@ def test_a_completion_grace_makes_it_a_fault() -> None:
 
 def test_a_stop_gives_exactly_the_grace_and_then_ends_everything() -> None:
     play = running()
-    play.at(1.0) >> StopWorkers(TERM, 15.0) << SignalWorkers(JOB, 0, TERM, resume=True)
+    play.at(1.0) >> StopWorkers(TERM, 15.0) << SignalWorkers(JOB, 0, TERM, resume=True, grace_s=15.0)
     play >> exited(0, signal=TERM)
     assert [each.event.kind for each in play.of(Publish)] == ["worker_exited"]
     play.at(15.9) >> DeadlineReached() << ()
@@ -139,7 +140,7 @@ def test_a_stop_gives_exactly_the_grace_and_then_ends_everything() -> None:
 
 def test_workers_that_linger_after_the_signal_of_a_restart_are_reported_ever_more_rarely() -> None:
     play = running()
-    play.at(1.0) >> StopWorkers(TERM, 15.0, for_restart=True) << SignalWorkers(JOB, 0, TERM, resume=True)
+    play.at(1.0) >> StopWorkers(TERM, 15.0, for_restart=True) << SignalWorkers(JOB, 0, TERM, resume=True, grace_s=15.0)
     for at_s in (1.3, 2.2, 4.9, 13.0):
         assert group.next_deadline_s(play.state) == pytest.approx(at_s, abs=1e-3)
         play.at(at_s - 0.01) >> DeadlineReached() << ()
@@ -178,13 +179,13 @@ def test_a_later_stop_never_prolongs_the_grace() -> None:
     play = running()
     play >> StopWorkers(TERM, 15.0)
     play.at(1.0) >> StopWorkers(TERM, 1800.0) << ()
-    play >> StopWorkers(int(signals.SIGINT), 1800.0) << SignalWorkers(JOB, 0, int(signals.SIGINT), resume=True)
+    play >> StopWorkers(INT, 1800.0) << SignalWorkers(JOB, 0, INT, resume=True, grace_s=14.0)
     assert group.next_deadline_s(play.state) == 15.0
-    play >> StopWorkers(int(signals.SIGINT), 2.0) << ()
+    play >> StopWorkers(INT, 2.0) << ()
     assert group.next_deadline_s(play.state) == 3.0
 
 
-@pytest.mark.parametrize("signal", [TERM, int(signals.SIGINT)])
+@pytest.mark.parametrize("signal", [TERM, INT])
 @pytest.mark.parametrize("for_restart", [True, False])
 def test_a_signal_that_has_just_caused_the_fault_gives_its_whole_grace(signal: int, for_restart: bool) -> None:
     """A scheduler ends ranks and launchers at once; the fault that a rank's end is must not shorten what saving has."""
@@ -238,7 +239,7 @@ def test_the_grace_of_a_stop_is_for_those_who_may_still_answer() -> None:
     """A rank that survives SIGKILL waits in the kernel (state D): the other's end ends the grace period."""
     play = running(2)
     play >> KillRanks((1,), KILL, 2.0)
-    play >> StopWorkers(TERM, 15.0) << SignalWorkers(JOB, 0, TERM, resume=True)
+    play >> StopWorkers(TERM, 15.0) << SignalWorkers(JOB, 0, TERM, resume=True, grace_s=15.0)
     play >> exited(0, signal=TERM)
     assert play.of(KillTree) == [KillTree(JOB, 0)]
     play >> WorkersEmptied(JOB, 0, (101,))

@@ -25,7 +25,7 @@ from worker_client.spawner import process_tree
 from worker_client.spawner.event_loop import Events
 from worker_client.spawner.fork_and_exec import Child
 from worker_client.spawner.reaping import Ending
-from worker_client.spawner.signalling import HELPERS_AFTER_S, Signalling
+from worker_client.spawner.signalling import Signalling
 
 
 def test_signals_reach_whole_sessions_or_single_workers(script: Script, tmp_path: Path) -> None:
@@ -208,8 +208,13 @@ def test_code_0_after_the_end_for_want_of_a_supervisor_counts_only_if_the_rank_i
     assert child.unattended_s == unattended_s
 
 
-@pytest.mark.parametrize("workers_first", [True, False])
-def test_the_helpers_of_a_late_worker_hear_it_too_and_those_of_a_command_at_once(workers_first: bool) -> None:
+@pytest.mark.parametrize(
+    ("workers_first", "grace_s", "after_s"),
+    [(True, 0.0, 10.0), (True, 2.0, 10.0), (True, 15.0, 10.0), (True, 120.0, 115.0), (False, 120.0, None)],
+)
+def test_the_helpers_of_a_late_worker_hear_it_too_and_those_of_a_command_at_once(
+    workers_first: bool, grace_s: float, after_s: float | None
+) -> None:
     timers: dict[str, tuple[float, Callable[[], None]]] = {}
 
     class Timers(Events):
@@ -223,11 +228,11 @@ def test_the_helpers_of_a_late_worker_hear_it_too_and_those_of_a_command_at_once
             helper = int(process.stdout.readline())
             children = {process.pid: Child(0, 0, process.pid, -1, None)}
             settings = SpawnerSettings("j", ("x",), entry="script" if workers_first else "command")
-            Signalling(Timers(), children, settings).carry_out(Signal(0, signal.SIGTERM))
+            Signalling(Timers(), children, settings).carry_out(Signal(0, signal.SIGTERM, grace_s=grace_s))
             if workers_first:
                 assert is_alive(helper)
                 ((delay_s, late),) = timers.values()
-                assert delay_s == HELPERS_AFTER_S
+                assert delay_s == after_s
                 late()
             until(lambda: process_tree.is_zombie(helper), what="the helper's end")
             assert process.poll() is None
