@@ -60,29 +60,30 @@ def _silence(life: Life) -> tuple[tuple[str, str, str], ...]:
 
 
 def _checkpoints(life: Life) -> Iterator[tuple[str, str, str]]:
-    found = life.checkpoints
-    if found is None:
-        return
-    pause, interval = formatting.duration(found.pause_s), formatting.duration(found.interval_s)
-    share = formatting.percent(found.pause_share)
-    yield "Checkpoints", share, f"of the running time: {pause} each, every {interval} of training"
-    if found.best_interval_s is None or found.cost_share is None or found.best_cost_share is None:
-        return
-    now, best = formatting.percent(found.cost_share), formatting.percent(found.best_cost_share)
-    between = formatting.duration(found.between_faults_s or 0.0)
-    yield (
-        "Best interval",
-        formatting.duration(found.best_interval_s),
-        f"between checkpoints, at a fault every {between} ({found.faults} so far): checkpoints and repeated steps "
-        f"would cost {best} instead of {now} (Daly 2006)",
-    )
+    is_one = len(life.checkpoints) == 1
+    for found in life.checkpoints:
+        name = "" if is_one else f" ({found.section})"
+        pause, interval = formatting.duration(found.pause_s), formatting.duration(found.interval_s)
+        share = formatting.percent(found.pause_share)
+        yield "Checkpoints", share, f"of the running time: {pause} each, every {interval} of training{name}"
+        if found.best_interval_s is None or found.cost_share is None or found.best_cost_share is None:
+            continue
+        now, best = formatting.percent(found.cost_share), formatting.percent(found.best_cost_share)
+        between = formatting.duration(found.between_faults_s or 0.0)
+        alone = "" if is_one else ", if ranks resumed from these alone"
+        yield (
+            "Best interval",
+            formatting.duration(found.best_interval_s),
+            f"between checkpoints{name}, at a fault every {between} ({found.faults} so far): checkpoints and repeated "
+            f"steps would cost {best} instead of {now}{alone} (Daly 2006)",
+        )
 
 
 def checkpoint_line(life: Life) -> str:
-    """Returns the same in one line of a terminal; "" if nothing is known."""
-    found = life.checkpoints
-    if found is None:
+    """Returns the same of the section that took longest, in one line of a terminal; "" if nothing is known."""
+    if not life.checkpoints:
         return ""
+    found = life.checkpoints[0]
     interval = formatting.duration(found.interval_s)
     if found.best_interval_s is None:
         return f"checkpoints every {interval} take {formatting.percent(found.pause_share)} of the time"

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from math import exp, expm1, sqrt
 
+from supervisor.core.checkpoint_times import SECTIONS_MAX
 from supervisor.ports.reports import RecordedEvent
 from supervisor.report.timeline.timeline import Checkpoints, Cycle, Incident, Outcome, Trouble
 
@@ -22,20 +23,25 @@ _BEGINS_AGAIN = (Outcome.RESTARTED, Outcome.INSIDE, Outcome.ENDED_JOB)
 
 def checkpoints_of(
     events: Iterable[RecordedEvent], cycles: Sequence[Cycle], incidents: Iterable[Incident], *, running_s: float
+) -> tuple[Checkpoints, ...]:
+    """Returns what is known of the checkpoints of each section, those that took longest in total first."""
+    faults = sum(loses_steps(each.trouble, each.outcome) for each in incidents)
+    told = sorted(_told(events).items(), key=lambda each: -sum(total_s for _, _, total_s in _last(each[1])))
+    found = (_of_section(name, reports, cycles, faults, running_s) for name, reports in told)
+    return tuple(each for each in found if each is not None)[:SECTIONS_MAX]
+
+
+def _of_section(
+    section: str, told: _Told, cycles: Sequence[Cycle], faults: int, running_s: float
 ) -> Checkpoints | None:
-    """Returns what is known of the job's checkpoints; None if no section shows them."""
-    told = _told(events)
-    if not told:
-        return None
-    section = max(told, key=lambda name: sum(total_s for _, _, total_s in _last(told[name])))
-    last = _last(told[section])
+    """Returns what is known of one section's checkpoints; None if the time between them is unknown."""
+    last = _last(told)
     times = sum(times for _, times, _ in last)
     pause_s = sum(total_s for _, _, total_s in last) / times
-    period_s = _period_s(told[section], cycles)
+    period_s = _period_s(told, cycles)
     if period_s is None:
         return None
     interval_s = max(period_s - pause_s, 0.0)
-    faults = sum(loses_steps(each.trouble, each.outcome) for each in incidents)
     if not faults or not pause_s or not interval_s or not running_s:
         return Checkpoints(section, times, pause_s, interval_s, faults)
     between_s = running_s / faults

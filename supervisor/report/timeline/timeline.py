@@ -155,7 +155,7 @@ class LongestSilence(msgspec.Struct, frozen=True):
 
 
 class Checkpoints(msgspec.Struct, frozen=True):
-    """What is known of the job's checkpoints. None: no fault has struck the job yet."""
+    """What is known of the checkpoints of one section. None: no fault has struck the job yet."""
 
     section: str
     times: int  # at least; the last few of a cycle may not be counted
@@ -196,7 +196,7 @@ class Life(msgspec.Struct, frozen=True):
     marks: tuple[RecordedEvent, ...] = ()  # other events that people should read
     stragglers: tuple[RecordedEvent, ...] = ()
     silence: LongestSilence | None = None  # the longest of all that were measured
-    checkpoints: Checkpoints | None = None
+    checkpoints: tuple[Checkpoints, ...] = ()  # one for each section, those that took longest in total first
     settings: tuple[Setting, ...] = ()
     gaps: tuple[str, ...] = ()  # what is not known, and why
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +13,7 @@ from supervisor.core.facts import JobState
 from supervisor.programs.simulation.scenario import Scenario
 from supervisor.programs.simulation.what_if import simulate
 from supervisor.report import summary
+from supervisor.report.report_json import document_of
 from supervisor.report.timeline.checkpoint_interval import best_interval_s, cost_share
 from supervisor.report.timeline.timeline import Checkpoints, Life
 from supervisor.report.timeline.timeline_builder import life_of
@@ -46,7 +50,7 @@ def _job(*, faults: int) -> Told:
 
 def test_a_job_without_a_fault_learns_what_its_checkpoints_cost():
     life = _life(_job(faults=0), now_s=3600)
-    assert life.checkpoints == Checkpoints("checkpointing", 32, 10.0, 100.0, 0)
+    assert life.checkpoints == (Checkpoints("checkpointing", 32, 10.0, 100.0, 0),)
     figures = {name: (value, meaning) for name, value, meaning in summary.figures(life)}
     assert figures["Checkpoints"] == ("9.1 %", "of the running time: 10 s each, every 1 min 40 s of training")
     assert "Best interval" not in figures
@@ -54,8 +58,7 @@ def test_a_job_without_a_fault_learns_what_its_checkpoints_cost():
 
 def test_with_faults_the_best_interval_is_told_with_what_it_saves():
     life = _life(_job(faults=2), now_s=3 * 3601)
-    found = life.checkpoints
-    assert found is not None
+    (found,) = life.checkpoints
     assert (found.times, found.pause_s, found.interval_s, found.faults) == (96, 10.0, 100.0, 2)
     assert found.between_faults_s == pytest.approx(5400, rel=0.01)
     assert found.best_interval_s == pytest.approx(322, rel=0.02)
@@ -72,8 +75,7 @@ def test_what_was_asked_for_is_no_fault():
     job.decide(3600.01, "a restart was requested", cycle=0)
     job.stop(3600.1, cycle=0, ranks=range(2))
     job.begin(3601, cycle=1, ranks=range(2))
-    found = _life(job, now_s=3700).checkpoints
-    assert found is not None
+    (found,) = _life(job, now_s=3700).checkpoints
     assert found.best_interval_s is None
 
 
@@ -81,19 +83,27 @@ def test_the_first_checkpoint_alone_counts_from_the_start_of_the_ranks():
     job = Told()
     job.begin(0, cycle=0, ranks=range(1))
     _wrote(job, 60.1, 1, 5.0)
-    found = _life(job, now_s=100).checkpoints
-    assert found is not None
+    (found,) = _life(job, now_s=100).checkpoints
     assert (found.pause_s, found.interval_s) == (5.0, pytest.approx(55.0))
 
 
-def test_of_several_sections_the_one_that_takes_longest_counts():
-    job = Told()
-    job.begin(0, cycle=0, ranks=range(1))
-    _wrote(job, 60, 1, 0.1, section="checkpoint_index")
-    _wrote(job, 60, 1, 5.0)
-    found = _life(job, now_s=100).checkpoints
-    assert found is not None
-    assert found.section == "checkpointing"
+def test_each_section_of_checkpoints_is_judged_the_one_that_takes_longest_first():
+    job = _job(faults=2)
+    for cycle in range(3):
+        for times in (1, 2, 4):
+            _wrote(job, 3601 * cycle + 10 + 800 * times, times, 0.5 * times, cycle=cycle, section="checkpoint_small")
+    life = _life(job, now_s=3 * 3601)
+    assert [(each.section, each.times, each.pause_s) for each in life.checkpoints] == [
+        ("checkpointing", 96, 10.0), ("checkpoint_small", 12, 0.5)
+    ]  # fmt: skip
+    told = [(name, meaning) for name, _, meaning in summary.figures(life) if name in ("Checkpoints", "Best interval")]
+    assert [name for name, _ in told] == ["Checkpoints", "Best interval"] * 2
+    assert all("(checkpointing)" in meaning for _, meaning in told[:2])
+    assert all("(checkpoint_small)" in meaning for _, meaning in told[2:])
+    assert "if ranks resumed from these alone" in told[3][1]
+    document = json.loads(msgspec.json.encode(document_of(life)))
+    assert document["checkpoints"]["section"] == "checkpointing"
+    assert [each["section"] for each in document["more_checkpoints"]] == ["checkpoint_small"]
 
 
 @pytest.mark.parametrize("times", ["0", "-1", "many", "", "1e9"])
@@ -101,7 +111,7 @@ def test_what_is_not_a_count_is_not_read(times: str):
     job = Told()
     job.begin(0, cycle=0, ranks=range(1))
     job.say(60, "checkpoints_measured", details=[("section", "c"), ("times", times), ("total_s", "5")])
-    assert _life(job, now_s=100).checkpoints is None
+    assert _life(job, now_s=100).checkpoints == ()
 
 
 @given(pause_s=st.floats(0.1, 600), between_s=st.floats(60, 1e7), factor=st.floats(0.05, 20))
