@@ -114,6 +114,7 @@ def parse_run(
     warnings += [
         *_rank_warnings(values, spec),
         *rendezvous_settings.warnings_of(spec, given),
+        *slurm_step.warnings_of(environ, given),
         *_log_server_warnings(values, spec),
         *more,
     ]

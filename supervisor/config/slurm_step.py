@@ -14,6 +14,7 @@ from supervisor.config.setting import Setting
 from supervisor.config.value_origin import Given, clip, read
 
 STEP_NODES, STEP_TASKS, NODE_LIST = "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST"
+PER_NODE, TASK = "SLURM_NTASKS_PER_NODE", "SLURM_PROCID"
 JOB, STEP = "SLURM_JOB_ID", "SLURM_STEP_ID"
 PORT_FIRST, PORTS = 24_000, 5_000  # below the ports that the kernel gives away, and torchrun's own
 
@@ -37,6 +38,21 @@ def given_by(environ: Mapping[str, str], known: Mapping[str, Given]) -> dict[str
         port = PORT_FIRST + (int(job[-12:]) * 31 + int(step[-12:])) % PORTS
         found.append(_from(environ, launch_settings.ENDPOINT, NODE_LIST, f"{host}:{port}"))
     return {one.setting.name: one for one in found if one.setting.name not in known}
+
+
+def warnings_of(environ: Mapping[str, str], given: Mapping[str, Given]) -> list[str]:
+    """Returns a warning for the first task of a step with more tasks than nodes: each task is a job of its own."""
+    nodes, tasks = _count(environ, STEP_NODES), _count(environ, STEP_TASKS)
+    is_asked = launch_settings.NNODES.name in given or launch_settings.STANDALONE.name in given
+    if is_asked or not 0 < nodes < tasks or environ.get(TASK, "0") != "0":
+        return []
+    seen = ", ".join(f"{name}={clip(environ[name])}" for name in (STEP_TASKS, PER_NODE) if name in environ)
+    on = "1 node" if nodes == 1 else f"{nodes} nodes"
+    return [
+        f"this step of srun has {tasks} tasks on {on} ({seen}), and each of them is a job of its own, with one node: "
+        f"for one job on all nodes, start one task on each (srun --ntasks={nodes} --ntasks-per-node=1); for {tasks} "
+        f"separate jobs, write {launch_settings.STANDALONE.flag}"
+    ]
 
 
 def first_node(node_list: str) -> str:

@@ -72,6 +72,31 @@ def test_elsewhere_a_run_has_one_node(flags: tuple[str, ...], environ: dict[str,
     assert run(*flags, **environ).spec.nodes is None
 
 
+TASKS = {"SLURM_STEP_NUM_NODES": "4", "SLURM_STEP_NUM_TASKS": "8", "SLURM_NTASKS_PER_NODE": "2", "SLURM_PROCID": "0"}
+
+
+def test_several_tasks_on_each_node_are_separate_jobs_and_the_first_task_says_so():
+    (warning,) = run(**TASKS).warnings
+    assert "8 tasks on 4 nodes (SLURM_STEP_NUM_TASKS=8, SLURM_NTASKS_PER_NODE=2)" in warning
+    assert "each of them is a job of its own" in warning
+    assert "srun --ntasks=4 --ntasks-per-node=1" in warning
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ"),
+    [
+        ((), {**TASKS, "SLURM_PROCID": "3"}),  # eight times would be too often
+        (("--standalone",), TASKS),
+        (("--nnodes", "1"), TASKS),
+        ((), {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}),
+        ((), {"SLURM_STEP_NUM_NODES": "", "SLURM_STEP_NUM_TASKS": "", "SLURM_PROCID": "0"}),
+        (TOKEN, {"SLURM_PROCID": "0"}),
+    ],
+)
+def test_nothing_is_said_of_a_step_that_is_as_it_was_asked_for(flags: tuple[str, ...], environ: dict[str, str]):
+    assert run(*flags, **environ).warnings == ()
+
+
 def test_without_a_secret_the_reason_says_where_the_nodes_come_from():
     with pytest.raises(ConfigurationError) as caught:
         run()
