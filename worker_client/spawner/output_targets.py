@@ -143,6 +143,8 @@ class LogFile:
         self._fd = -1
         self._size_bytes = 0
         self._look_at_s = 0.0  # whether the file is still in its place
+        self._has_moved = False  # and no new one was opened yet
+        self._left_fd = -1  # held till then, so that the new file gets another inode: readers know a file by it
         try:
             self._open()
         except OSError:
@@ -151,8 +153,8 @@ class LogFile:
 
     def write(self, data: bytes) -> None:
         """Appends `data`; what the disk does not take is dropped and counted."""
-        if data and self._leave_if_moved():
-            data = GONE + data
+        if data:
+            self._leave_if_moved()
         while data:
             room = self._bytes_max - self._size_bytes if self._bytes_max else len(data)
             if room <= 0:
@@ -165,23 +167,33 @@ class LogFile:
             data = data[len(part) :]
 
     def close(self) -> None:
+        self._let_go()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
-    def _leave_if_moved(self) -> bool:
-        """Closes a file that was removed or moved away; returns whether. What was removed is counted as dropped."""
+    def _leave_if_moved(self) -> None:
+        """Leaves a file that was removed or moved away. What was removed is counted as dropped."""
         now_s = time.monotonic()
         if self._fd < 0 or now_s < self._look_at_s:
-            return False
+            return
         self._look_at_s = now_s + LOOK_S
         removed_bytes = _removed_bytes(self._fd)
+        with suppress(OSError):
+            self._left_fd = os.dup(self._fd)
         if not leave_if_moved(self._fd, self.path):
-            return False
-        self._fd, self._size_bytes = -1, 0
+            self._let_go()
+            return
+        self._fd, self._size_bytes, self._has_moved = -1, 0, True
         if removed_bytes:
             self._on_drop(removed_bytes, f"{self.path} was removed; what comes now goes to a new file there")
-        return True
+
+    def _let_go(self) -> None:
+        """Closes the file that was left."""
+        if self._left_fd >= 0:
+            with suppress(OSError):  # a file server that has removed it (ESTALE)
+                os.close(self._left_fd)
+            self._left_fd = -1
 
     def _append(self, data: bytes, waiting_bytes: int) -> bool:
         done = 0
@@ -220,8 +232,16 @@ class LogFile:
         return True
 
     def _open(self) -> None:
-        self._fd = open_log(self.path, os.O_APPEND)
-        self._size_bytes = os.fstat(self._fd).st_size
+        fd = open_log(self.path, os.O_APPEND)
+        try:
+            if self._has_moved:
+                os.write(fd, GONE)
+            self._size_bytes = os.fstat(fd).st_size
+        except OSError:
+            os.close(fd)
+            raise
+        self._fd, self._has_moved = fd, False
+        self._let_go()
 
 
 def _removed_bytes(fd: int) -> int:

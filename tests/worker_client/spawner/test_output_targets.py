@@ -78,6 +78,32 @@ class TestLogFile:
         told = (8, f"{path} was removed; what comes now goes to a new file there")
         assert drops == ([told] if is_removed else [])
 
+    def test_a_removed_file_is_held_until_there_is_a_new_one_that_says_so(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its inode is free only once the new file has another: readers know a file by it."""
+        monkeypatch.setattr(output_targets, "LOOK_S", 0.0)
+        held: list[bool] = []
+        drops: list[int] = []
+        path = tmp_path / "log"
+        file = LogFile(str(path), 0, lambda count, _: drops.append(count), needed=True)
+        file.write(b"12345678")
+        removed = path.stat()
+        path.unlink()
+
+        def open_when_asked(log: str, flag: int) -> int:
+            held.append(_is_open_here(removed))
+            if len(held) == 1:
+                raise OSError(errno.ENFILE, "Too many open files in system")
+            return open_log(log, flag)
+
+        monkeypatch.setattr(output_targets, "open_log", open_when_asked)
+        file.write(b"lost")
+        file.write(b"kept")
+        assert (held, drops, path.read_bytes()) == ([True, True], [8, 4], GONE + b"kept")
+        assert not _is_open_here(removed)
+        file.close()
+
     def test_a_new_file_never_has_the_inode_of_one_that_it_replaces(self, tmp_path: Path) -> None:
         """A reader that comes again knows files by it."""
         file = LogFile(str(tmp_path / "log"), 10, ignore_drop, needed=True)
@@ -94,6 +120,11 @@ class TestLogFile:
             file.write(b"x" * 1000)
         file.close()
         assert (tmp_path / "log").stat().st_size == 100_000
+
+
+def _is_open_here(file: os.stat_result) -> bool:
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return any(os.path.samestat(os.stat(link), file) for link in links if os.path.exists(link))
 
 
 def ignore_drop(*_: object) -> None:
