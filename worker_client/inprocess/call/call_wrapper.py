@@ -22,7 +22,7 @@ from worker_client.inprocess.call import call_number
 from worker_client.inprocess.call.call_resources import CallResources
 from worker_client.inprocess.call.call_stores import CallStores, open_store
 from worker_client.inprocess.call.callbacks import Callbacks, is_unfit
-from worker_client.inprocess.call.failed_iteration import collect_garbage, forget, in_a_line, story
+from worker_client.inprocess.call.failed_iteration import CycleCollection, forget, in_a_line, story
 from worker_client.inprocess.call.iteration_ranks import IterationRanks, Membership
 from worker_client.inprocess.call.param_injection import inject
 from worker_client.inprocess.call.rank_variables import RankVariables
@@ -68,6 +68,7 @@ class CallWrapper:
         self._pid = os.getpid()
         self._raised: Exception | None = None  # by the function, in this iteration
         self._callbacks = Callbacks.of(wrapper)
+        self._reference_cycles = CycleCollection()
         self._taken = CallResources()
         try:
             self._take(wrapper.soft_timeout.total_seconds())
@@ -294,7 +295,7 @@ class CallWrapper:
             decision = self._coordination.arrive(self.wrapper.barrier_timeout)
         self._watch.on()
         self._begin(decision)
-        collect_garbage()
+        self._reference_cycles.collect()
 
     def _begin(self, plan: Plan) -> None:
         """Assigns ranks and begins the iteration, by another decision if a new coordinator makes one meanwhile."""

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import traceback
 from types import TracebackType
 from typing import cast
 
 from worker_client.inprocess.devices.cuda import cuda_in_use
 
-YOUNG_GENERATION = 1  # only recent objects; searching all would take as long as the rest of a restart
+YOUNG_GENERATION = 1  # only recent objects; searching all would take longer than the rest of a restart
+GROWN_FACTOR = 1.25  # A process that has grown so much since its last full collection may hold a failed model,
+GROWN_LEAST_BYTES = 512 * 1024**2  # but not if it is little.
 ERRORS_MAX = 10_000  # in one chain or group
 _OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep  # all of worker_client.inprocess
 STORY_CHARACTERS_MAX = 16 * 1024  # a quarter of a pipe's buffer, so a restart never waits for a reader
@@ -35,9 +38,37 @@ def forget(error: BaseException) -> None:
             left += cast("BaseExceptionGroup[BaseException]", each).exceptions
 
 
-def collect_garbage() -> None:
-    """Collects cycles; among all objects only if the process uses a GPU, whose memory can't hold a second model."""
-    gc.collect() if cuda_in_use() is not None else gc.collect(YOUNG_GENERATION)
+class CycleCollection:
+    """Collects the reference cycles of failed iterations, among all objects only if that is worth the time.
+
+    It is if the process uses a GPU, whose memory can't hold a second model, or has grown: a model in a cycle, long
+    since in the oldest generation, would stay each time.
+    """
+
+    def __init__(self) -> None:
+        self._resident_bytes = _resident_bytes()  # at the least since the last full collection
+
+    def collect(self) -> None:
+        if cuda_in_use() is not None:
+            gc.collect()
+            return
+        gc.collect(YOUNG_GENERATION)
+        resident_bytes = _resident_bytes()
+        if not resident_bytes:
+            return
+        self._resident_bytes = min(self._resident_bytes, resident_bytes)
+        if resident_bytes >= max(GROWN_FACTOR * self._resident_bytes, self._resident_bytes + GROWN_LEAST_BYTES):
+            gc.collect()
+            self._resident_bytes = _resident_bytes()
+
+
+def _resident_bytes() -> int:
+    """Returns how much memory of this process is resident; 0 if that cannot be read."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:  # such as too many open files
+        return 0
 
 
 def story(error: BaseException) -> str:

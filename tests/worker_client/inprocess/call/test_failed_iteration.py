@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
+from typing import Any
 
 import pytest
 
 from worker_client.inprocess import Compose
-from worker_client.inprocess.call.failed_iteration import STORY_CHARACTERS_MAX, forget, in_a_line, story
+from worker_client.inprocess.call import failed_iteration
+from worker_client.inprocess.call.failed_iteration import (
+    STORY_CHARACTERS_MAX,
+    CycleCollection,
+    forget,
+    in_a_line,
+    story,
+)  # fmt: skip
 
 
 class _Model:
@@ -68,3 +77,44 @@ def test_a_story_begins_at_the_function_of_the_user_and_not_in_the_wrapper():
 
 def test_an_error_is_told_in_a_line():
     assert in_a_line(_raised("two\nlines")[0]) == "RuntimeError: two lines"
+
+
+def _old_model_in_a_cycle(size_bytes: int) -> weakref.ref[_Model]:
+    model: Any = _Model()
+    model.itself, model.weights = model, b"x" * size_bytes
+    gc.collect()
+    return weakref.ref(model)
+
+
+def test_a_failed_model_in_an_old_cycle_is_released_once_the_process_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failed_iteration, "GROWN_LEAST_BYTES", 16 * 1024**2)
+    monkeypatch.setattr(failed_iteration, "GROWN_FACTOR", 1.0)
+    cycles = CycleCollection()
+    for _ in range(2):
+        small = _old_model_in_a_cycle(1024**2)
+        cycles.collect()
+        assert small() is not None, "all objects were searched for little"
+        large = _old_model_in_a_cycle(32 * 1024**2)
+        cycles.collect()
+        assert large() is None
+        assert small() is None
+
+
+def test_a_process_that_stays_as_large_as_it_was_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    resident = iter([1000, 500, 900, 900, 0, 1000, 1300, 1290])
+    monkeypatch.setattr(failed_iteration, "GROWN_LEAST_BYTES", 256)
+    monkeypatch.setattr(failed_iteration, "_resident_bytes", lambda: next(resident))
+    collected: list[object] = []
+
+    def collect(*generations: int) -> None:
+        collected.append(generations)
+
+    monkeypatch.setattr(failed_iteration.gc, "collect", collect)
+    cycles = CycleCollection()
+    for _ in range(5):
+        collected.append("restart")
+        cycles.collect()
+    young, full = (failed_iteration.YOUNG_GENERATION,), ()
+    assert collected == [
+        "restart", young, "restart", young, full, "restart", young, "restart", young, "restart", young, full,
+    ]  # fmt: skip
