@@ -307,26 +307,6 @@ def test_a_control_request_survives_the_loss_of_the_connection(supervisor: FakeS
 # --- learned timeouts, one rank -----------------------------------------------------------------------------------
 
 
-def test_a_long_silence_counts_until_monitoring_starts_again(supervisor: FakeSupervisor, new_client: NewClient):
-    client = new_client()
-    _started(supervisor, client)
-
-    def learned_s(pause_s: float) -> float:
-        client.send_heartbeat()
-        time.sleep(pause_s)
-        client.send_heartbeat()
-        client.calculate_and_set_hb_timeouts()
-        assert client.hb_timeouts is not None
-        assert client.hb_timeouts.subsequent is not None
-        return client.hb_timeouts.subsequent
-
-    long_s = learned_s(0.5)
-    assert learned_s(0.0) == long_s
-    client.shutdown_workload_monitoring()
-    client.init_workload_monitoring()
-    assert learned_s(0.0) < 0.75 * long_s
-
-
 def test_heartbeat_timeouts_are_learned_told_and_kept(supervisor: FakeSupervisor, new_client: NewClient):
     client = new_client()
     connection = _started(supervisor, client)

@@ -91,6 +91,26 @@ def test_limits_that_one_client_learns_hold_for_all(supervisor: FakeSupervisor, 
     assert first.state_dict() == second.state_dict() == state
 
 
+def test_a_long_silence_counts_until_monitoring_starts_again(supervisor: FakeSupervisor, new_client: NewClient):
+    client = new_client()
+    client.init_workload_monitoring()
+
+    def learned_s(pause_s: float) -> float:
+        client.send_heartbeat()
+        time.sleep(pause_s)
+        client.send_heartbeat()
+        client.calculate_and_set_hb_timeouts()
+        assert client.hb_timeouts is not None
+        assert client.hb_timeouts.subsequent is not None
+        return client.hb_timeouts.subsequent
+
+    long_s = learned_s(0.5)
+    assert learned_s(0.0) == long_s
+    client.shutdown_workload_monitoring()
+    client.init_workload_monitoring()
+    assert learned_s(0.0) < 0.75 * long_s
+
+
 def test_limits_that_the_second_client_brings_hold_for_all(supervisor: FakeSupervisor, new_client: NewClient):
     learner = new_client()
     learner.init_workload_monitoring()
