@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 
@@ -17,6 +19,7 @@ from supervisor.cli.history import History
 from supervisor.cli.reconnecting_client import SteadyClient
 from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments, known_ranks
 from supervisor.core import printable
+from supervisor.edges.operators import log_follower
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
 from supervisor.edges.operators.shown_output import ShownOutput
 from supervisor.errors import HoldfastError, NoSupervisorError, NotFoundError
@@ -48,15 +51,26 @@ def execute(arguments: Namespace) -> int:
             output.say(f"{known}; rank {arguments.rank} is waited for")
         choice = LogChoice(arguments.rank, arguments.cycle, arguments.tail)
         is_cleaned = not found.is_own and sys.stdout.isatty()
+        if arguments.follow and found.is_live:
+            # A file server that does not answer must not delay the output of other nodes.
+            threading.Thread(target=_say_why_unread, args=(found, choice), daemon=True).start()
         counted = _Counted(_pieces(found, choice, supervisors.history, follow=arguments.follow))
         try:
             _show(iter(counted), arguments, is_cleaned=is_cleaned)
         except NotFoundError as error:
             raise NotFoundError(f"{error}; {known}" if known else str(error)) from error
-        if not counted.bytes:
+        if not counted.bytes and not _say_why_unread(found, choice):
             what = f"the selected ranks of job {found.name} have printed nothing (logs: {found.report.log_dir})"
             output.say(f"{what}; {known}" if known else what)
     return 0
+
+
+def _say_why_unread(found: FoundJob, choice: LogChoice) -> bool:
+    """Says why the ranks' shared file is not read; returns whether it is not. Opens nothing of another user's job."""
+    why = log_follower.why_shared_file_unread(Path(found.report.log_dir), choice) if found.is_own else ""
+    if why:
+        output.say(why)
+    return bool(why)
 
 
 def _show(pieces: Iterator[LogPiece], arguments: Namespace, *, is_cleaned: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -121,6 +122,24 @@ def test_empty_output_says_why(home: Home) -> None:
         told = home.holdfast("logs", JOB, "--cycle", "9").err
         assert f"cannot show output of cycle 9 of job {JOB}: the newest in " in told
         assert told.endswith(" is cycle 2; choose an earlier one\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
+@pytest.mark.parametrize("follow", [(), ("--follow",)])
+def test_a_shared_file_that_is_not_read_is_not_silence(home: Home, follow: tuple[str, ...]) -> None:
+    """On an NFS with root_squash, it belongs to nobody."""
+    folder = home.root / "logs" / JOB / "cycle_2" / "rank_0"
+    folder.mkdir(parents=True)
+    shared = home.root / "train_cycle2.log"
+    shared.write_text("0: step 1\n")
+    os.chown(shared, 65534, 65534)
+    (folder / "cycle.log").symlink_to(shared)
+    with home.supervisor(running(log_dir=str(home.root / "logs" / JOB))):
+        asked = home.start("logs", JOB, *follow)
+        assert asked.stderr is not None
+        assert f"cannot show output in {shared}: it belongs to user id 65534, and the job " in asked.stderr.readline()
+        asked.kill()
+        asked.communicate()
 
 
 def test_times_have_one_form(home: Home) -> None:

@@ -21,7 +21,7 @@ from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders.inotify import DirectoryWatch
 from supervisor.edges.machine.own_process.own_descriptors import OwnThread
 from supervisor.edges.operators.rotated_log_reader import RotatedLogReader
-from supervisor.edges.operators.shared_log_reader import SharedLogReader, folder_of_log
+from supervisor.edges.operators.shared_log_reader import SharedLogReader, folder_of_log, why_unread
 from supervisor.errors import NotFoundError
 
 STREAMS = (("stdout.log", False), ("stderr.log", True))
@@ -103,6 +103,12 @@ def read(log_dir: Path, job_id: str, choice: LogChoice) -> Generator[LogPiece]:
         for file in _files(directory, choice.tail_lines):
             with contextlib.closing(file):
                 yield from (piece for piece in file.read() if piece.data)
+
+
+def why_shared_file_unread(log_dir: Path, choice: LogChoice) -> str:
+    """Returns why the file that the newest of the selected workers share is not read; "" if it is. Blocks."""
+    directories = _rank_directories(log_dir, choice)
+    return why_unread(directories[-1].path) if directories else ""
 
 
 def check_any(log_dir: Path, job_id: str, choice: LogChoice) -> None:

@@ -8,6 +8,7 @@ to the same file; holdfast_wire/run_mark.py says where each begins.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections import deque
@@ -75,9 +76,10 @@ class SharedLogReader:
 
     def _lines(self) -> Iterator[bytes]:
         """Yields the rank's lines, and b"" before each further chunk."""
-        descriptor = self._open()
-        if descriptor is None:
-            return
+        try:
+            descriptor = _open(self._link)
+        except OSError:
+            return  # why_unread tells people
         try:
             began_ms, run = self._own_run()
             found = os.fstat(descriptor)
@@ -121,16 +123,18 @@ class SharedLogReader:
             self._earlier_bytes = found.st_size
         return found.st_size == self._earlier_bytes
 
-    def _open(self) -> int | None:
-        with contextlib.suppress(OSError):
-            owner = os.lstat(self._link).st_uid
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(os.readlink(self._link), flags)
-            found = os.fstat(descriptor)
-            if stat.S_ISREG(found.st_mode) and found.st_uid == owner:
-                return descriptor
-            os.close(descriptor)
-        return None
+
+def _open(link: Path) -> int:
+    """Opens the file that the link leads to. Raises OSError, also if the file must not be read."""
+    owner = os.lstat(link).st_uid
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(os.readlink(link), flags)
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) and found.st_uid == owner:
+        return descriptor
+    os.close(descriptor)
+    why = f"it belongs to user id {found.st_uid}, and the job to user id {owner}"
+    raise PermissionError(errno.EPERM, why if stat.S_ISREG(found.st_mode) else "it is a folder or device")
 
 
 def _beginning_of(run: str, descriptor: int) -> Generator[bytes, None, int]:
@@ -149,6 +153,22 @@ def _beginning_of(run: str, descriptor: int) -> Generator[bytes, None, int]:
         if len(data) >= CHUNK_BYTES:
             yield b""
     return beginning
+
+
+def why_unread(folder: Path) -> str:
+    """Returns why the shared file of the rank with this folder is not read; "" if it is, or is not there. Blocks."""
+    try:
+        os.close(_open(folder / LINK_NAME))
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            path = os.readlink(folder / LINK_NAME)
+            return (
+                f"cannot show output in {path}: {error.strerror}; read that file yourself, or have it on a file system "
+                "on which it belongs to the user of the job (an NFS with root_squash changes the owner)"
+            )
+    return ""
 
 
 def folder_of_log(folder: Path) -> Path | None:

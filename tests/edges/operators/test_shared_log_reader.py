@@ -16,6 +16,7 @@ from supervisor.edges.operators.shared_log_reader import (
     RUN_LINK_NAME,
     SharedLogReader,
     folder_of_log,
+    why_unread,
 )
 from worker_client.spawner import spawner_cycle_logs
 
@@ -86,6 +87,21 @@ def test_what_is_no_file_of_the_user_is_not_read(tmp_path: Path, rank_folder: Pa
         (tmp_path / "secret").write_text("1: secret\n")
         log.symlink_to(tmp_path / "secret")
     assert list(SharedLogReader(rank_folder, 1).read()) == []
+    assert ("cannot show output in " in why_unread(rank_folder)) == (what != "nothing")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
+def test_a_file_of_another_owner_is_not_read_and_people_are_told_why(tmp_path: Path, rank_folder: Path) -> None:
+    """An NFS with root_squash gives root's file to nobody; the ranks were said to have printed nothing."""
+    log = tmp_path / "train_cycle0.log"
+    log.write_text("1: one\n")
+    assert why_unread(rank_folder) == ""
+    os.chown(log, 65534, 65534)
+    assert list(SharedLogReader(rank_folder, 1).read()) == []
+    why = why_unread(rank_folder)
+    assert why.startswith(f"cannot show output in {log}: it belongs to user id 65534, and the job to user id 0; ")
+    assert log_follower.why_shared_file_unread(tmp_path / "run", LogChoice(rank=1)) == why
+    assert log_follower.why_shared_file_unread(tmp_path / "run", LogChoice(rank=2)) == ""
 
 
 def test_a_rank_without_a_link_has_no_shared_file(tmp_path: Path) -> None:
