@@ -91,8 +91,8 @@ def suspect_text(node: str, found: Iterable[HealthFinding], rules: MemoryRules) 
         return f"node {node} is no longer suspect: the memory of its GPUs is free"
     return (
         f"node {node} is suspect: memory of {', '.join(held)} was still in use after {rules.timeout_s:g} s; "
-        "it stays in the job; end what holds the memory, or keep the node out of later cycles with "
-        f"holdfast cordon {node}"
+        "it stays in the job, suspect until a restart finds the memory free; end what holds the memory, "
+        f"or keep the node out of later cycles with holdfast cordon {node}"
     )
 
 
@@ -110,7 +110,8 @@ def _finding(memory: GpuMemory, report: MemoryReport, rules: MemoryRules) -> Hea
         return HealthFinding(CHECK, Health.SKIPPED, "its memory can't be read", report.took_s, memory.gpu)
     if memory.last_bytes <= rules.tolerance_bytes:
         return HealthFinding(CHECK, Health.HEALTHY, "", report.took_s, memory.gpu)
-    reason = f"{_mib(memory.last_bytes)} in use after {rules.timeout_s:g} s, {_by(memory.gpu, report.holders)}"
+    held = f"{_mib(memory.last_bytes)} in use after {rules.timeout_s:g} s, {_by(memory.gpu, report.holders)}"
+    reason = f"{held}; nothing checks it before the next restart"  # until then, the job's own ranks use the memory
     return HealthFinding(CHECK, Health.SUSPECT, reason, report.took_s, memory.gpu)
 
 

@@ -33,8 +33,9 @@ HELD = MemoryReport(
     False, (GpuMemory("GPU 0", 9000 * MIB, 9000 * MIB, 9000 * MIB),), (Holder(12, "GPU 0", None, "python", "ada"),)
 )
 SUSPECT = (
-    "node a is suspect: memory of GPU 0 was still in use after 50 s; it stays in the job; "
-    "end what holds the memory, or keep the node out of later cycles with holdfast cordon a"
+    "node a is suspect: memory of GPU 0 was still in use after 50 s; it stays in the job, suspect until a "
+    "restart finds the memory free; end what holds the memory, or keep the node out of later cycles with "
+    "holdfast cordon a"
 )
 STATISTICS = "GPU 0: first 9000 MiB, last 9000 MiB, at most 9000 MiB"
 HOLDER = "GPU 0 has 9000 MiB in use, held by pid 12 (python, user ada)"
@@ -101,9 +102,10 @@ def test_a_node_is_suspect_until_its_memory_is_found_free() -> None:
         node.send(CycleEmptied(WorkersEmptied(JOB, cycle)), seen(HELD, cycle))
         node.send(seen(HELD, cycle), at=50.0)
         [check] = node.state.seen
-        assert check.finding == HealthFinding(
-            "gpu_memory", Health.SUSPECT, "9000 MiB in use after 50 s, held by pid 12 (python, user ada)", 0.0, "GPU 0"
+        reason = (
+            "9000 MiB in use after 50 s, held by pid 12 (python, user ada); nothing checks it before the next restart"
         )
+        assert check.finding == HealthFinding("gpu_memory", Health.SUSPECT, reason, 0.0, "GPU 0")
     silent = MemoryReport(False, unknown="NVML has not answered within 5 s")
     node.send(CycleEmptied(WorkersEmptied(JOB, 2)), seen(silent, 2))
     assert gpu_reclaim.is_suspect(node.state), "what can't be asked clears nobody"
