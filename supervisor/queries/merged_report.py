@@ -5,12 +5,13 @@ Pure functions of known data. A lost node keeps its place in the list, with its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from supervisor.core.cluster.status_view import Roster, RosterNode
 from supervisor.core.facts import JobState
+from supervisor.core.node.script_seen import NO_SIGN
 from supervisor.core.node_check_facts import Health
 from supervisor.ports.reports import CheckReport, JobNodeReport, JobReport, NodeReport, RankReport, SectionReport
 
@@ -38,6 +39,7 @@ def merged(
     `unheard`: nodes that were asked and never heard, as after this supervisor's return, and since when (Unix ns).
     """
     ended = own.state.has_ended
+    heard = (each.part for each in known.values() if each.answers and each.lost_at_ns is None)
     only_bad = len(roster.nodes) > HEALTHY_CHECKS_NODES_MAX
     state, reason = (own.state, own.reason) if ended else _state(own, roster, known)
     if lacking := "" if ended else _lacking(roster, unheard):
@@ -51,7 +53,7 @@ def merged(
             _node(each, known.get(each.name), unheard.get(each.name), only_bad=only_bad) for each in roster.nodes
         ),
         ranks=_ranks(roster, known, now_ns),
-        script="" if ended else _script(own, known),
+        script="" if ended else _script((own, *heard), max(roster.cycle, 0)),
     )
 
 
@@ -70,15 +72,20 @@ def apart(report: JobReport, *, own: JobReport, heard_at_ns: int, now_ns: int) -
         own,
         cycle=max(own.cycle, report.cycle),
         restarts_used=max(own.restarts_used, report.restarts_used),
+        script=_script((own, report), max(own.cycle, report.cycle)),
         nodes=nodes or own.nodes,
         ranks=tuple(ranks[number] for number in sorted(ranks)),
     )
 
 
-def _script(own: JobReport, known: Mapping[str, Known]) -> str:
-    """Returns what the node of rank 0 says."""
-    parts = (each.part for each in known.values() if each.answers and each.lost_at_ns is None)
-    return next((part.script for part in (own, *parts) if part.script), "")
+def _script(parts: Iterable[JobReport], cycle: int) -> str:
+    """Returns the sign of the script that the node of the lowest rank has seen; "no sign" only if no node has one."""
+    told = [
+        (part.script == NO_SIGN, part.ranks[0].rank if part.ranks else 0, part.script)
+        for part in parts
+        if part.script and part.cycle == cycle
+    ]
+    return min(told)[2] if told else ""
 
 
 def _state(own: JobReport, roster: Roster, known: Mapping[str, Known]) -> tuple[JobState, str]:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from supervisor.core.cluster.status_view import Roster, RosterNode
 from supervisor.core.facts import JobState
+from supervisor.core.node.script_seen import NO_SIGN
 from supervisor.ports.reports import CheckReport, JobNodeReport, JobReport, NodeReport, RankReport, SectionReport
 from supervisor.queries.merged_report import HEALTHY_CHECKS_NODES_MAX, Known, apart, merged
 
@@ -186,3 +187,17 @@ def test_whatever_is_known_every_rank_is_there_once_and_every_node_too(
 def test_the_node_of_rank_0_says_when_the_script_was_seen():
     seen = Known(msgspec.structs.replace(part("b", 0).part, script="seen"), NodeReport("b", "ready"), NOW_NS)
     assert whole(running(active("b", 0), active("c", 1)), b=seen, c=part("c", 1)).script == "seen"
+
+
+def test_a_sign_of_the_script_on_any_node_counts_and_that_of_the_lowest_rank_is_shown():
+    def saying(name: str, rank: int, script: str, cycle: int = 1) -> Known:
+        known = part(name, rank, cycle=cycle)
+        return msgspec.structs.replace(known, part=msgspec.structs.replace(known.part, script=script))
+
+    found = running(active("a", 0), active("b", 1), active("c", 2))
+    a, b, c = saying("a", 0, NO_SIGN), saying("b", 8, NO_SIGN), saying("c", 16, "seen of 16")
+    assert whole(found, a=a, b=b, c=c).script == "seen of 16"
+    assert whole(found, a=a, b=saying("b", 8, "seen of 8"), c=c).script == "seen of 8"
+    assert whole(found, a=a, b=b, c=saying("c", 16, "seen before", cycle=0)).script == NO_SIGN
+    alone = apart(whole(found, a=a, b=b, c=c), own=b.part, heard_at_ns=NOW_NS, now_ns=NOW_NS)
+    assert alone.script == "seen of 16"

@@ -37,6 +37,13 @@ def test_the_first_of_all_signs_is_told() -> None:
     assert script_seen.next_deadline_s(play.state) is None
 
 
+def test_another_node_keeps_the_sign_of_its_ranks_for_status_and_publishes_nothing() -> None:
+    play = playing(first_rank=24)
+    assert script_seen.shown(play.state) == script_seen.NO_SIGN
+    play.at(12.5) >> RankPrinted(JOB, 2, 7, 12.41) << ()
+    assert script_seen.shown(play.state) == "first sign of the script after 2.41 s: output of rank 31, cycle 2"
+
+
 def test_nothing_is_told_at_the_start_by_other_nodes_and_once_the_workers_are_to_end() -> None:
     play = playing(lost_at_s=None)
     play >> JOINED << ()
