@@ -29,7 +29,8 @@ HERE = Path(__file__).parent
 JOB_ID = "demo"
 RANKS = 4
 STEPS = 200
-FAULTS_AT = {"kill": 45, "hang": 95, "hold-gil": 145}  # step
+STEPS_MIN = 60  # with fewer, a fault would come before the first checkpoint
+FAULTS_AT = {"kill": 45, "hang": 95, "hold-gil": 145}  # step of STEPS
 SAME_LOSS = 0.05  # for the same step, bytes and checkpoint; gloo may add in a different order
 BARS = "▁▂▃▄▅▆▇█"
 CHART_COLUMNS = 40
@@ -80,12 +81,19 @@ class DemoError(Exception):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("demo-output"))
-    output: Path = parser.parse_args().output.absolute()
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"of the training, {STEPS_MIN} at least")
+    arguments = parser.parse_args()
+    output: Path = arguments.output.absolute()
+    steps: int = arguments.steps
+    if steps < STEPS_MIN:
+        parser.error(
+            f"cannot train for {steps} steps: no checkpoint precedes the first fault; use at least {STEPS_MIN}"
+        )
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     os.environ["HOLDFAST_STATE_DIR"] = str(output / "state")
     started_at = time.time()
-    exit_code = run_job(output)
+    exit_code = run_job(output, steps)
     try:
         events = read_events(output)
         show_timeline(events, read_faults(output), started_at)
@@ -98,8 +106,8 @@ def main() -> int:
         write_report(output)
         if len(recoveries) != len(FAULTS_AT):
             raise DemoError(f"{len(recoveries)} of {len(FAULTS_AT)} faults struck")
-        if points[-1].step != STEPS - 1:
-            raise DemoError(f"the last step was {points[-1].step}, not {STEPS - 1}")
+        if points[-1].step != steps - 1:
+            raise DemoError(f"the last step was {points[-1].step}, not {steps - 1}")
     except DemoError as error:
         print(f"\nthe demo failed: {error}; see {output}", file=sys.stderr)
         return 1
@@ -108,21 +116,22 @@ def main() -> int:
     return 0
 
 
-def run_job(output: Path) -> int:
+def run_job(output: Path, steps: int) -> int:
+    faults_at = {what: at * steps // STEPS for what, at in FAULTS_AT.items()}
     flags = ["--job-id", JOB_ID, "--nproc-per-node", str(RANKS), "--max-restarts", "5"]
     # DDP imports torch._dynamo, 800 modules, on first use. Loaded ahead, they delay no restart.
     flags += ["--preload", "torch,torch._dynamo"]
     flags += ["--ft-initial-rank-heartbeat-timeout", "60", "--ft-rank-heartbeat-timeout", "30"]
     # Each rank reads its batch by itself, so a tight limit there blames the right one; in a step, all wait for all.
     flags += ["--ft-rank-section-timeouts", "batch:2,step:20"]
-    script = [str(HERE / "train_lm.py"), "--steps", str(STEPS), "--output", str(output)]
-    for what, step in FAULTS_AT.items():
+    script = [str(HERE / "train_lm.py"), "--steps", str(steps), "--output", str(output)]
+    for what, step in faults_at.items():
         script += [f"--{what}-at", str(step)]
     print(
         wrapped(
             f"{RANKS} ranks train a small model; this takes about a minute. Rank 1 is killed at step "
-            f"{FAULTS_AT['kill']}, rank 2 hangs at step {FAULTS_AT['hang']}, rank 3 holds the GIL at step "
-            f"{FAULTS_AT['hold-gil']}. Each time, Holdfast restarts the ranks, which go on from the last checkpoint. "
+            f"{faults_at['kill']}, rank 2 hangs at step {faults_at['hang']}, rank 3 holds the GIL at step "
+            f"{faults_at['hold-gil']}. Each time, Holdfast restarts the ranks, which go on from the last checkpoint. "
             "A rank that has lost another one may print a traceback of torch (gloo) before it is stopped: it is no "
             "further fault."
         )

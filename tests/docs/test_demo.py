@@ -18,11 +18,11 @@ ROOT = Path(__file__).parent.parent.parent
 DEMO = ROOT / "docs/examples/demo.py"
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(300)
-def test_the_demo_survives_its_faults_and_says_how(tmp_path: Path):
+@pytest.mark.parametrize(("steps", "killed_at"), [(60, 13), pytest.param(200, 45, marks=pytest.mark.soak)])
+def test_the_demo_survives_its_faults_and_says_how(tmp_path: Path, steps: int, killed_at: int):
     output = tmp_path / "demo"
-    command = [sys.executable, str(DEMO), "--output", str(output)]
+    command = [sys.executable, str(DEMO), "--output", str(output), "--steps", str(steps)]
     environment = os.environ | {"COLUMNS": "80"}
     done = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280, check=False
@@ -30,7 +30,7 @@ def test_the_demo_survives_its_faults_and_says_how(tmp_path: Path):
     assert done.returncode == 0, done.stdout
     assert "Success" in done.stdout
     told = done.stdout.splitlines()
-    kill = told.index("* step 45: rank 1 is killed (SIGKILL); ranks that lose it may print tracebacks")
+    kill = told.index(f"* step {killed_at}: rank 1 is killed (SIGKILL); ranks that lose it may print tracebacks")
     assert not any("Traceback" in line for line in told[:kill])
     assert "takes about a minute" in done.stdout
     own = (
