@@ -185,7 +185,7 @@ class _Follower:
         self._root = root
         self._choice = choice
         self._tail_lines = choice.tail_lines  # for the first read
-        self._place = root  # watched until the root exists: the nearest existing folder above
+        self._place: Path = root  # the nearest existing folder above, watched for the root's creation
         self._newest = -1
         self._newest_path = root
         self._files: dict[Path, list[_Source]] = {}  # by the rank's directory, for the newest cycle
@@ -194,8 +194,9 @@ class _Follower:
     def read_changed(self, *, everything: bool) -> Generator[LogPiece]:
         """Yields output since the last call. Blocks on the disk. The cost depends on changes, not on what exists."""
         changes = self.watch.take()
-        if everything or changes is None or self._root not in self.watch:
+        if everything or changes is None or self._root not in self.watch or self._has_new(changes.subdirectories):
             self._watch_root()
+            self._watch_newest()
             cycles = _numbered(self._root, "cycle")
             ranks, changed = _numbered(self._newest_path, "rank") if self._newest >= 0 else [], None
         else:
@@ -234,10 +235,7 @@ class _Follower:
         if path in self._files or self._choice.rank not in (None, rank) or not self._choice.has_cycle(self._newest):
             return False
         if self._newest_path in self.watch:
-            self._watch(path)
-            if (folder := folder_of_log(path)) is not None:
-                self._watch(folder)
-                self._shared.setdefault(folder, set()).add(path)
+            self._watch_rank(path)
         self._files[path] = _files(_RankDirectory(path, self._newest, rank), self._tail_lines)
         return True
 
@@ -256,16 +254,51 @@ class _Follower:
             self.watch.remove(folder)
         self._files, self._shared = {}, {}
 
-    def _watch_root(self) -> None:
-        """Watches the root, or the nearest existing folder above: the root's creation is an event, too."""
-        while self._place not in self.watch or self._place != _nearest(self._root):
-            self.watch.remove(self._place)
-            self._place = _nearest(self._root)
-            self._watch(self._place)
+    def _has_new(self, created: Iterable[Path]) -> bool:
+        """Returns whether the run's folder, or one of its newest cycle, was removed and made again.
 
-    def _watch(self, path: Path) -> None:
+        The watch of a removed folder reports nothing as long as somebody has a file open in it.
+        """
+        known = [path for path in created if path in (self._root, self._newest_path) or path in self._files]
+        return any(self._watch(path) for path in known if path == self._root or self._is_watched)
+
+    @property
+    def _is_watched(self) -> bool:
+        return self._newest >= 0 and self._choice.has_cycle(self._newest)
+
+    def _watch_root(self) -> None:
+        """Watches the root and the nearest existing folder above: the root's creation is an event, too."""
+        place: Path | None = None
+        while (nearest := _nearest(self._root.parent)) != place:
+            if nearest != self._place:
+                self.watch.remove(self._place)
+            self._place = nearest
+            place = nearest
+            try:
+                self._watch(nearest)
+            except PermissionError:
+                if not os.path.isdir(self._root):
+                    raise
+        self._watch(self._root)
+
+    def _watch_newest(self) -> None:
+        """Watches the newest cycle again if its folder is another one now."""
+        if self._is_watched:
+            self._watch(self._newest_path)
+            for path in self._files:
+                self._watch_rank(path)
+
+    def _watch_rank(self, path: Path) -> None:
+        self._watch(path)
+        if (folder := folder_of_log(path)) is not None:
+            self._watch(folder)
+            self._shared.setdefault(folder, set()).add(path)
+
+    def _watch(self, path: Path) -> bool:
+        """Returns whether it is watched only from now on."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            self.watch.add(path)
+            return self.watch.add(path)
+        return False
 
 
 async def _wait(watch: DirectoryWatch, ended: anyio.Event) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from collections import Counter
 from pathlib import Path
@@ -212,6 +213,50 @@ async def test_the_older_part_comes_once_if_only_the_current_file_is_removed(
     assert reader.text == begin
 
 
+@pytest.mark.parametrize("removed", [".", "cycle_0", "cycle_0/rank_0"])
+async def test_a_folder_that_is_removed_and_made_again_is_followed(tmp_path: Path, removed: str) -> None:
+    put(tmp_path, 0, 1, "")
+    path = put(tmp_path, 0, 0, "a\n")
+    reader = Reader(tmp_path)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reader.run)
+        await reader.wait_for("a\n")
+        with path.open():  # as its writer has it
+            shutil.rmtree(tmp_path / "job" / removed)
+            await anyio.sleep(0.1)
+            put(tmp_path, 0, 0, "b\n")
+            await reader.wait_for("a\nb\n")
+            put(tmp_path, 0, 0, "c\n")
+            await reader.wait_for("a\nb\nc\n")
+        put(tmp_path, 0, 1, "d\n")
+        await reader.wait_for("a\nb\nc\nd\n")
+        put(tmp_path, 1, 0, "e\n")
+        await reader.wait_for("a\nb\nc\nd\ne\n")
+        reader.ended.set()
+    assert reader.text == "a\nb\nc\nd\ne\n"
+
+
+async def test_a_folder_above_that_others_may_not_list_is_no_reason_not_to_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = log_follower.DirectoryWatch.add
+
+    def refusing(watch: log_follower.DirectoryWatch, path: Path) -> bool:
+        if path == tmp_path:
+            raise PermissionError(13, "Permission denied", str(path))
+        return add(watch, path)
+
+    monkeypatch.setattr(log_follower.DirectoryWatch, "add", refusing)
+    put(tmp_path, 0, 0, "a\n")
+    reader = Reader(tmp_path)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reader.run)
+        await reader.wait_for("a\n")
+        put(tmp_path, 1, 0, "b\n")
+        await reader.wait_for("a\nb\n")
+        reader.ended.set()
+
+
 async def test_following_one_rank_ignores_the_others(tmp_path: Path) -> None:
     put(tmp_path, 0, 0, "zero\n")
     put(tmp_path, 0, 1, "one\n")
@@ -268,7 +313,7 @@ async def test_a_cycle_costs_the_same_however_many_came_before_it(
     early, late = costs[:5], costs[-5:]
     assert max(late) <= max(early)
     assert max(scans for scans, _, _ in late) <= 2  # one folder of a cycle
-    assert max(watches for _, _, watches in late) == 6  # the run, the cycle and its ranks
+    assert max(watches for _, _, watches in late) == 7  # the run, the folder above, the cycle and its ranks
 
 
 async def test_a_rank_that_writes_is_the_only_one_that_is_looked_at(

@@ -69,15 +69,21 @@ class DirectoryWatch:
     def close(self) -> None:
         os.close(self._descriptor)
 
-    def add(self, path: Path) -> None:
-        """Watches a directory. Idempotent. Raises OSError if it is gone or the user has no watches left."""
+    def add(self, path: Path) -> bool:
+        """Watches a directory; returns whether it was not watched under this name yet.
+
+        Idempotent. Raises OSError if it is gone or the user has no watches left.
+        """
         number = _libc.inotify_add_watch(self._descriptor, os.fsencode(path), self._mask)
         if number < 0:
             raise _last_error(str(path))
+        if self._numbers.get(path) == number:
+            return False
         self._forget(number)  # it is the same directory under another name
         self._forget(self._numbers.get(path))  # it is another directory under the same name
         self._paths[number] = path
         self._numbers[path] = number
+        return True
 
     def remove(self, path: Path) -> None:
         """Stops watching. Idempotent."""
