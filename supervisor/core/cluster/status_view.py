@@ -60,6 +60,11 @@ def _job_state(state: State) -> tuple[JobState, str]:
             text = f"{reason}; {ready} of {state.policy.rules.min_nodes} nodes have joined for cycle {state.cycle + 1}"
             kept_out = [name for name, each in state.members.items() if each.cordoned and each.state in _KEPT_OUT]
             text += f", and cordoned: {names(kept_out)}" if kept_out else ""
+            if state.phase.orders_from_s is not None:
+                text += (
+                    "; a first start waits a few seconds for nodes that may train unknown to etcd, since etcd does not "
+                    "prove that it has held its data for long enough"
+                )
             return JobState.RENDEZVOUS if state.cycle < 0 else JobState.RESTARTING, text
         case Running():
             return JobState.RUNNING, ""

@@ -118,6 +118,17 @@ def test_a_node_without_a_part_says_why_it_has_none():
     ]
 
 
+def test_a_first_start_that_waits_for_nodes_unknown_to_etcd_says_so():
+    """After a restart of etcd, new jobs began five seconds later, and nothing said why."""
+    play = new_leader(Ledger())
+    play >> stands("b", None, MemberState.JOINED) >> stands("a", None, MemberState.JOINED)
+    shown = roster(play.state)
+    assert shown.state is JobState.RENDEZVOUS
+    assert "; a first start waits a few seconds for nodes that may train unknown to etcd, since " in shown.reason
+    play.at(fence_times.TAKE_OVER_S) >> DeadlineReached()
+    assert roster(play.state).reason == ""
+
+
 def test_a_stop_and_its_end():
     job = Job()
     job.take(*opened("a", "b"), *joined("a", "b"))
