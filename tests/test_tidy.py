@@ -181,12 +181,8 @@ def _twin(path: Path) -> Path:
 
 
 def test_modules_open_with_the_question_that_they_answer():
-    found = [
-        _name(path)
-        for path in _python_files(*PRODUCT)
-        if _tree(path).body and path.name != "__init__.py" and not ast.get_docstring(_tree(path))
-    ]
-    _report(found, "a module's first line says what it is for")
+    found = [_name(path) for path in _python_files(*PRODUCT) if not ast.get_docstring(_tree(path))]
+    _report(found, "the first line of a module or package says what it is for")
 
 
 # --- time ----------------------------------------------------------------------------------------------------------
