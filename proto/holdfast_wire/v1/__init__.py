@@ -1,0 +1,1 @@
+"""The messages of this package as protobuf generates them, for all wires."""
