@@ -205,6 +205,8 @@ class LogFile:
         except OSError as error:
             self._size_bytes += done
             self._on_drop(waiting_bytes - done, f"cannot write {self.path}: {_in_words(error)}")
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                self._let_go()  # People may have removed it to make room.
             if error.errno in OPEN_AGAIN:
                 with suppress(OSError):
                     self.close()

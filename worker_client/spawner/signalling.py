@@ -1,9 +1,9 @@
 """Which processes get a signal for workers, in which order, and when?
 
 A worker's helpers, such as the workers of a DataLoader, get a signal after it: a script that handles the signal still
-needs them to leave its loop and to save. They get it as soon as their worker has ended, or once little of its grace
-period is left: a script may itself wait for children that need the signal. A command that is not Python gets no such
-order: a shell may wait for its children before it acts.
+needs them to leave its loop and to save. They get it as soon as their worker has ended, once little of its grace period
+is left, or after a minute: a script may itself wait for children that need the signal. A command that is not Python
+gets no such order: a shell may wait for its children before it acts.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .reaping import Ending
 
 HELPERS_AFTER_S = 10.0  # at the least, and if the grace period is not known
 HELPERS_GRACE_S = 5.0  # of a longer grace period, the end is theirs
+HELPERS_BEFORE_S = 60.0  # however long the grace period is
 EXITED_FOR_SIGTERM = (0, 128 + signal.SIGTERM)  # by a handler that has saved, and as in a shell
 _TIMER = "signal helpers"
 
@@ -85,7 +86,8 @@ class Signalling:
         _send(workers, numbers, whole_sessions=False)
         _send_to_helpers(leaders, numbers)
         self._later |= dict.fromkeys(workers, tuple(numbers))
-        self._events.set_timer(_TIMER, max(HELPERS_AFTER_S, grace_s - HELPERS_GRACE_S), self._send_later)
+        after_s = min(max(HELPERS_AFTER_S, grace_s - HELPERS_GRACE_S), HELPERS_BEFORE_S)
+        self._events.set_timer(_TIMER, after_s, self._send_later)
 
     def worker_ended(self, child: Child, ending: Ending) -> None:
         """Signals its helpers, which now are below processes that this one has adopted."""

@@ -27,6 +27,7 @@ from supervisor.ports.timed_waits import pause
 ATTEMPTS = 3  # to hand a connection over: the supervisor may just be leaving
 GONE_TIMEOUT_S = 20.0  # from the end of its link to the end of the process; then it is killed
 STOP_TIMEOUT_S = 90.0  # of the service, if TimeoutStopSec= of its unit is not known
+STOP_TIMEOUT_MAX_S = 3600.0  # if it has no limit: nobody's supervisor holds up a shutdown for good
 KILL_MARGIN_S = 20.0  # what is left of it for the end of the processes that are killed
 STOPPED_LOOKS_S = 3.0  # between looks for a supervisor that a signal has stopped, while the service ends
 STEADY_S = 60.0  # after so long, a crash counts as the first one
@@ -360,7 +361,8 @@ class UserSupervisors:
 
 def end_timeout_s(stop_timeout_s: float | None) -> float:
     """Returns how long jobs have when the service ends, by the limit that systemd has for it; None: not known."""
-    return max(0.0, (STOP_TIMEOUT_S if stop_timeout_s is None else stop_timeout_s) - KILL_MARGIN_S)
+    limit_s = min(STOP_TIMEOUT_S if stop_timeout_s is None else stop_timeout_s, STOP_TIMEOUT_MAX_S)
+    return max(limit_s - KILL_MARGIN_S, limit_s / 2)
 
 
 async def _cancel_if_stopped(user: _User, waiting: anyio.CancelScope) -> None:

@@ -104,6 +104,27 @@ class TestLogFile:
         assert not _is_open_here(removed)
         file.close()
 
+    def test_a_file_that_was_removed_to_make_room_does_not_keep_the_disk_full(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(output_targets, "LOOK_S", 0.0)
+        path = tmp_path / "log"
+        file = LogFile(str(path), 0, ignore_drop, needed=True)
+        file.write(b"12345678")
+        removed, write = path.stat(), os.write
+        path.unlink()
+
+        def written_if_there_is_room(fd: int, data: bytes) -> int:
+            if _is_open_here(removed):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return write(fd, data)
+
+        monkeypatch.setattr(os, "write", written_if_there_is_room)
+        file.write(b"lost")
+        file.write(b"kept")
+        assert path.read_bytes() == GONE + b"kept"
+        file.close()
+
     def test_a_new_file_never_has_the_inode_of_one_that_it_replaces(self, tmp_path: Path) -> None:
         """A reader that comes again knows files by it."""
         file = LogFile(str(tmp_path / "log"), 10, ignore_drop, needed=True)

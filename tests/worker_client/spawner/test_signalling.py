@@ -210,7 +210,14 @@ def test_code_0_after_the_end_for_want_of_a_supervisor_counts_only_if_the_rank_i
 
 @pytest.mark.parametrize(
     ("workers_first", "grace_s", "after_s"),
-    [(True, 0.0, 10.0), (True, 2.0, 10.0), (True, 15.0, 10.0), (True, 120.0, 115.0), (False, 120.0, None)],
+    [
+        (True, 0.0, 10.0),
+        (True, 2.0, 10.0),
+        (True, 15.0, 10.0),
+        (True, 50.0, 45.0),
+        (True, 1800.0, 60.0),
+        (False, 50.0, None),
+    ],
 )
 def test_the_helpers_of_a_late_worker_hear_it_too_and_those_of_a_command_at_once(
     workers_first: bool, grace_s: float, after_s: float | None
