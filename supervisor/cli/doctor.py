@@ -60,14 +60,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 def execute(arguments: Namespace) -> int:
     request = _request(arguments)
     earlier = _earlier(arguments) if arguments.job else None
-    page = output.paper(arguments.no_color)
+    layout = output.text_layout(arguments.no_color)
     findings: list[DoctorFinding] = []
     if arguments.output == "table":
         output.write(f"{os.uname().nodename}: holdfast {supervisor.__version__}, {sys.executable}\n")
     for area in _areas(arguments, request, earlier):
         findings += area
         if arguments.output == "table":
-            output.write("".join(["\n", *(_told(finding, page) for finding in area)]))
+            output.write("".join(["\n", *(_told(finding, layout) for finding in area)]))
     if arguments.output == "json":
         output.write_json(_document(findings), one_line=False)
     else:
@@ -122,13 +122,13 @@ def _endpoint(spec: JobSpec) -> network.Endpoint | None:
     return network.Endpoint(nodes.host, nodes.port, is_etcd=is_etcd)
 
 
-def _told(finding: DoctorFinding, page: output.Paper) -> str:
+def _told(finding: DoctorFinding, layout: output.TextLayout) -> str:
     """Prints a finding, and below it why it matters and what to type."""
     cells = (finding.grade.value, finding.area, finding.check, finding.found)
-    lines = [output.row(cells, (8, 14, 21, 0), page)]
+    lines = [output.row(cells, (8, 14, 21, 0), layout)]
     for label, text in (("why", finding.why), ("do", finding.remedy)):
         if text:
-            lines.append(f"{'':10}{label + ':':<5}" + output.folded(one_line(text), page, indent=15))
+            lines.append(f"{'':10}{label + ':':<5}" + output.folded(one_line(text), layout, indent=15))
     return "".join(lines)
 
 

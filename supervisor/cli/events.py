@@ -63,7 +63,7 @@ def execute(arguments: Namespace) -> int:
             for event in events:
                 output.write_json(event_document(event), one_line=True)
         else:
-            _write_table(events, found.report, output.paper(arguments.no_color), follow=arguments.follow)
+            _write_table(events, found.report, output.text_layout(arguments.no_color), follow=arguments.follow)
         if not chosen.shown:
             output.say(chosen.why_none(found.name))
     return 0
@@ -200,7 +200,9 @@ def in_time(events: Iterable[RecordedEvent]) -> Iterator[RecordedEvent]:
         yield heapq.heappop(waiting)[-1]
 
 
-def _write_table(events: Iterator[RecordedEvent], report: JobReport, page: output.Paper, *, follow: bool) -> None:
+def _write_table(
+    events: Iterator[RecordedEvent], report: JobReport, layout: output.TextLayout, *, follow: bool
+) -> None:
     """Writes the table. Events of several nodes are in order of time, with a column for the nodes."""
     nodes = {node.name for node in report.nodes}
     if len(nodes) <= 1 and not follow:  # The report of a node that did not lead names that node alone.
@@ -210,10 +212,10 @@ def _write_table(events: Iterator[RecordedEvent], report: JobReport, page: outpu
     node_width, has_nodes = max(map(len, nodes), default=0), len(nodes) > 1
     heads = (*HEADS[:2], "NODE", *HEADS[2:]) if has_nodes else HEADS
     widths = (*WIDTHS[:2], max(node_width, 4), *WIDTHS[2:]) if has_nodes else WIDTHS
-    output.write(output.row(heads, widths, page, is_head=True))
+    output.write(output.row(heads, widths, layout, is_head=True))
     for event in in_time(events) if has_nodes and not follow else events:
         rank = "" if event.rank is None else str(event.rank)
         node = (event.node,) if has_nodes else ()
         time = local_time(event.at_ns, milliseconds=True)
         cells = (time, str(event.cycle), *node, rank, event.kind, event.reason)
-        output.write(output.row(cells, widths, page))
+        output.write(output.row(cells, widths, layout))

@@ -37,7 +37,7 @@ def execute(arguments: Namespace) -> int:
             for each in found:
                 output.write_json(command_json.job_document(each), one_line=True)
         elif found:
-            output.write(output.table(HEADS, [row(each) for each in found], output.paper(arguments.no_color)))
+            output.write(output.table(HEADS, [row(each) for each in found], output.text_layout(arguments.no_color)))
         elif not supervisors.silence.exit_code:
             output.say(_why_none(len(everything), supervisors))
         supervisors.tell_refusals()

@@ -25,13 +25,13 @@ def counts(checks: Sequence[CheckReport]) -> str:
     return ", ".join(f"{numbers[verdict]} {verdict}" for verdict in (*known, *sorted(set(numbers).difference(ORDER))))
 
 
-def table(nodes: Sequence[JobNodeReport], now_ns: int, page: output.Paper) -> str:
+def table(nodes: Sequence[JobNodeReport], now_ns: int, layout: output.TextLayout) -> str:
     """Returns the table of checks; "" if no node has any."""
     pairs = [(check, node.name) for node in nodes for check in node.checks]
     if len(pairs) > ROWS_MAX:
         pairs = [(check, node) for check, node in pairs if check.verdict != "healthy"]
     rows = [_row(check, node, now_ns) for check, node in pairs]
-    return output.table(HEADS, rows, page) if rows else ""
+    return output.table(HEADS, rows, layout) if rows else ""
 
 
 def _row(check: CheckReport, node: str, now_ns: int) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ def execute(arguments: Namespace) -> int:
             output.write_json(command_json.node_document(report), one_line=True)
     else:
         rows = [_row(report, each) for report, each in nodes]
-        output.write(output.table(HEADS, rows, output.paper(arguments.no_color)))
+        output.write(output.table(HEADS, rows, output.text_layout(arguments.no_color)))
     return supervisors.silence.exit_code
 
 

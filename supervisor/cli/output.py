@@ -29,18 +29,18 @@ COLOURS = {
 }  # fmt: skip
 
 
-class Paper(msgspec.Struct, frozen=True):
+class TextLayout(msgspec.Struct, frozen=True):
     """Describes stdout. With `width` None it is not a terminal, so nothing is cut or wrapped."""
 
     width: int | None
     colours: bool
 
 
-def paper(no_colour: bool = False) -> Paper:
+def text_layout(no_colour: bool = False) -> TextLayout:
     if not sys.stdout.isatty():
-        return Paper(None, colours=False)
+        return TextLayout(None, colours=False)
     plain = no_colour or bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-    return Paper(shutil.get_terminal_size().columns, colours=not plain)
+    return TextLayout(shutil.get_terminal_size().columns, colours=not plain)
 
 
 def add_output_arguments(parser: ArgumentParser, *formats: str) -> None:
@@ -71,62 +71,62 @@ def say(text: str) -> None:
     standard_streams.say(f"holdfast: {text}")
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], page: Paper) -> str:
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], layout: TextLayout) -> str:
     """Sizes columns to their contents. The last is a sentence: folded, or below its row on a narrow terminal."""
     cells = [[printable.one_line(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
-    return _line(heads, widths, page, is_head=True) + "".join(_line(row, widths, page) for row in cells)
+    return _line(heads, widths, layout, is_head=True) + "".join(_line(row, widths, layout) for row in cells)
 
 
-def row(cells: Sequence[str], widths: Sequence[int], page: Paper, *, is_head: bool = False) -> str:
+def row(cells: Sequence[str], widths: Sequence[int], layout: TextLayout, *, is_head: bool = False) -> str:
     """Returns one line of a table that grows while it is read: its widths are given in advance."""
-    return _line([printable.one_line(cell) for cell in cells], widths, page, is_head=is_head)
+    return _line([printable.one_line(cell) for cell in cells], widths, layout, is_head=is_head)
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], page: Paper, *, is_head: bool = False) -> str:
+def _line(cells: Sequence[str], widths: Sequence[int], layout: TextLayout, *, is_head: bool = False) -> str:
     *fixed, last = cells
     pairs = list(zip(fixed, widths, strict=False))
     used = sum(max(width, len(cell)) + len(GAP) for cell, width in pairs)
-    head = _fixed_cells(pairs, page)
-    if page.width is None or (is_head and used + len(last) <= page.width):
+    head = _fixed_cells(pairs, layout)
+    if layout.width is None or (is_head and used + len(last) <= layout.width):
         return (head + last).rstrip() + "\n"
-    if page.width - used < NARROW:  # for every row, that they look alike
-        below = folded(last, page, indent=4, first_indent=4) if last else ""
+    if layout.width - used < NARROW:  # for every row, that they look alike
+        below = folded(last, layout, indent=4, first_indent=4) if last else ""
         return head.rstrip() + "\n" + below
-    return head + folded(last, page, indent=used, first_indent=0)
+    return head + folded(last, layout, indent=used, first_indent=0)
 
 
-def _fixed_cells(pairs: Sequence[tuple[str, int]], page: Paper) -> str:
+def _fixed_cells(pairs: Sequence[tuple[str, int]], layout: TextLayout) -> str:
     """Puts cells side by side; those that a terminal is too narrow for go below, indented."""
     text, used = "", 0
     for cell, width in pairs:
-        if page.width is not None and used and used + max(width, len(cell)) > page.width:
+        if layout.width is not None and used and used + max(width, len(cell)) > layout.width:
             text, used = f"{text.rstrip(' ')}\n    ", 4
-        text += _coloured(cell, page) + " " * (width - len(cell)) + GAP
+        text += _coloured(cell, layout) + " " * (width - len(cell)) + GAP
         used += max(width, len(cell)) + len(GAP)
     return text
 
 
-def folded(text: str, page: Paper, *, indent: int, first_indent: int | None = None) -> str:
+def folded(text: str, layout: TextLayout, *, indent: int, first_indent: int | None = None) -> str:
     """Wraps at words and indents later lines; one long line if stdout is not a terminal. Ends its last line.
 
     `first_indent` None: the first line stands behind a label that is as wide as `indent`.
     """
-    if page.width is None:
+    if layout.width is None:
         return text + "\n"
-    room = max(page.width - indent, NARROW)
+    room = max(layout.width - indent, NARROW)
     lines = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
     return " " * (first_indent or 0) + ("\n" + " " * indent).join(lines) + "\n"
 
 
-def _coloured(cell: str, page: Paper) -> str:
+def _coloured(cell: str, layout: TextLayout) -> str:
     code = COLOURS.get(cell.rstrip("?"))
-    return f"\x1b[{code}m{cell}\x1b[0m" if code and page.colours else cell
+    return f"\x1b[{code}m{cell}\x1b[0m" if code and layout.colours else cell
 
 
-def coloured(word: str, page: Paper) -> str:
+def coloured(word: str, layout: TextLayout) -> str:
     """Returns a state in its colour."""
-    return _coloured(word, page)
+    return _coloured(word, layout)
 
 
 def _encodable(text: str) -> str:
@@ -167,11 +167,11 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join("-".join(map(str, part)) for part in parts)
 
 
-def show_again(show: Callable[[], bool], page: Paper) -> None:
+def show_again(show: Callable[[], bool], layout: TextLayout) -> None:
     """Calls `show` every two seconds until it says that it is done. Ages change without events."""
     never = threading.Event()
     while True:
-        if page.width is not None:
+        if layout.width is not None:
             sys.stdout.write("\x1b[H\x1b[2J")
         if not show():
             return

@@ -84,7 +84,7 @@ def _show(life: Life, arguments: Namespace) -> None:
     if arguments.output == "text":
         from supervisor.report.terminal_report import text_of
 
-        output.write(text_of(life, width=output.paper(arguments.no_color).width))
+        output.write(text_of(life, width=output.text_layout(arguments.no_color).width))
     elif arguments.output == "json":
         from supervisor.report.report_json import document_of
 

@@ -90,7 +90,7 @@ def execute(arguments: Namespace) -> int:
     if arguments.output == "json":
         output.write_json(_document(scenario, lives, seeds), one_line=False)
     elif arguments.output == "table":
-        output.write(_text(scenario, lives, output.paper(arguments.no_color)))
+        output.write(_text(scenario, lives, output.text_layout(arguments.no_color)))
     else:
         _draw(Path(arguments.output), scenario, lives, seeds)
     return 0
@@ -201,16 +201,16 @@ _LABELS = {
 }
 
 
-def _text(scenario: Scenario, lives: Sequence[Life], page: output.Paper) -> str:
+def _text(scenario: Scenario, lives: Sequence[Life], layout: output.TextLayout) -> str:
     numbers = [_numbers(scenario, life) for life in lives]
     rows: list[tuple[str, ...]] = []
     for name, label in _LABELS.items():
         values = [each[name] for each in numbers]
         shown = _percent if name == "goodput" or name.endswith("_share") else _whole
         rows.append((label, shown(statistics.median(values)), shown(min(values)), shown(max(values))))
-    text = output.folded(_headline(scenario, len(lives)), page, indent=0) + output.table(HEADS, rows, page)
+    text = output.folded(_headline(scenario, len(lives)), layout, indent=0) + output.table(HEADS, rows, layout)
     end = next((life.last_end for life in lives if life.last_end), "")
-    return text + (output.folded(f"a job ended: {end}", page, indent=2, first_indent=0) if end else "")
+    return text + (output.folded(f"a job ended: {end}", layout, indent=2, first_indent=0) if end else "")
 
 
 def _percent(value: float) -> str:

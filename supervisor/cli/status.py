@@ -32,23 +32,23 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def execute(arguments: Namespace) -> int:
-    page = output.paper(arguments.no_color)
+    layout = output.text_layout(arguments.no_color)
     code = 0
 
     def show() -> FoundJob | None:
         nonlocal code
         with Supervisors(arguments, waits=not arguments.watch) as supervisors:
             if arguments.job is None:
-                _show_all(supervisors, arguments, page)
+                _show_all(supervisors, arguments, layout)
                 code = supervisors.silence.exit_code
                 return None
             found = supervisors.find(arguments.job, verb="show")
-            _show_one(found, arguments, page)
+            _show_one(found, arguments, layout)
             code = 0 if found.is_live else supervisors.silence.exit_code
             return found
 
     if arguments.watch:
-        output.show_again(_Watch(show).again, page)
+        output.show_again(_Watch(show).again, layout)
     else:
         show()
     return code
@@ -100,7 +100,7 @@ class _Watch:
         return now_s - self._gone_since_s < RETURNS_WITHIN_S
 
 
-def _show_all(supervisors: Supervisors, arguments: Namespace, page: output.Paper) -> None:
+def _show_all(supervisors: Supervisors, arguments: Namespace, layout: output.TextLayout) -> None:
     jobs = supervisors.jobs(include_ended=False)
     if arguments.output == "jsonl":
         for job in jobs:
@@ -108,20 +108,20 @@ def _show_all(supervisors: Supervisors, arguments: Namespace, page: output.Paper
     elif arguments.output == "json":
         output.write_json(command_json.status_document(jobs), one_line=arguments.watch)
     elif jobs:
-        output.write(output.table(LIVE_HEADS, [live_row(job) for job in jobs], page))
+        output.write(output.table(LIVE_HEADS, [live_row(job) for job in jobs], layout))
     elif not supervisors.silence.exit_code:
         running = output.plural(len(supervisors.answering), "supervisor")
         output.say(f"no job is running (asked {running}); holdfast jobs lists finished jobs")
     supervisors.tell_refusals()
 
 
-def _show_one(found: FoundJob, arguments: Namespace, page: output.Paper) -> None:
+def _show_one(found: FoundJob, arguments: Namespace, layout: output.TextLayout) -> None:
     if arguments.output == "jsonl":
         output.write_json(command_json.job_document(found), one_line=True)
     elif arguments.output == "json":
         output.write_json(command_json.status_document([found]), one_line=arguments.watch)
     else:
-        output.write(job_text(found, page))
+        output.write(job_text(found, layout))
 
 
 def live_row(job: FoundJob) -> tuple[str, ...]:
@@ -134,9 +134,9 @@ def live_row(job: FoundJob) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def job_text(found: FoundJob, page: output.Paper) -> str:
+def job_text(found: FoundJob, layout: output.TextLayout) -> str:
     report = found.report
-    state = output.coloured(report.state.value, page) + _end_of(report)
+    state = output.coloured(report.state.value, layout) + _end_of(report)
     lines = [
         ("job", found.name),
         ("state", ""),
@@ -152,16 +152,16 @@ def job_text(found: FoundJob, page: output.Paper) -> str:
         ("supervisor", _supervisor_text(found)),
     ]
     shown = [(name, state if name == "state" else one_line(value)) for name, value in lines]
-    text = "".join(f"{name:<12}{output.folded(value, page, indent=12)}" for name, value in shown if value)
+    text = "".join(f"{name:<12}{output.folded(value, layout, indent=12)}" for name, value in shown if value)
     now_ns = Clock().unix_ns()
     if len(report.nodes) > 1:
-        text += "\n" + output.table(NODE_HEADS, [_node_row(node, report, now_ns) for node in report.nodes], page)
-    if told := node_check_table.table(report.nodes, now_ns, page):
+        text += "\n" + output.table(NODE_HEADS, [_node_row(node, report, now_ns) for node in report.nodes], layout)
+    if told := node_check_table.table(report.nodes, now_ns, layout):
         text += "\n" + told
     if report.stragglers:
-        text += "\n" + output.table(STRAGGLER_HEADS, [_straggler_row(each) for each in report.stragglers], page)
+        text += "\n" + output.table(STRAGGLER_HEADS, [_straggler_row(each) for each in report.stragglers], layout)
     if report.ranks:
-        text += "\n" + output.table(RANK_HEADS, [_rank_row(rank, now_ns) for rank in report.ranks], page)
+        text += "\n" + output.table(RANK_HEADS, [_rank_row(rank, now_ns) for rank in report.ranks], layout)
     return text
 
 

@@ -46,10 +46,10 @@ def execute(arguments: Namespace) -> int:
             f"cannot show a live view: module {error.name} is not installed for {sys.executable}; install "
             "holdfast-torch with its extra [top]: in a clone, pip install '.[supervisor,top]'"
         ) from error
-    from supervisor.cli.top_view.job_polling import Lookout
+    from supervisor.cli.top_view.job_polling import JobPoller
 
-    colours = output.paper(arguments.no_color).colours
-    LiveView(Lookout(arguments), interval_s=arguments.interval, job_id=name, colours=colours).run()
+    colours = output.text_layout(arguments.no_color).colours
+    LiveView(JobPoller(arguments), interval_s=arguments.interval, job_id=name, colours=colours).run()
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from supervisor.edges.machine.processes import process_table
-from supervisor.edges.machine.processes.unresponsive_process import whereabouts
+from supervisor.edges.machine.processes.unresponsive_process import process_state
 from supervisor.errors import ExhaustedError
 
 
@@ -16,7 +16,7 @@ def silence(socket_path: Path, pid: int, why: str) -> str:
     if entry is None or entry.has_ended:
         return f"{told}; try again"
     remedy = f"kill -CONT {pid} continues it" if entry.state == "T" else "try again"
-    return f"{told}; its process {pid} {whereabouts(pid)}; {remedy}"
+    return f"{told}; its process {pid} {process_state(pid)}; {remedy}"
 
 
 class Silence:

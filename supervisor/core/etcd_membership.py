@@ -94,7 +94,7 @@ def is_last(own_id: int, members: Iterable[Member]) -> bool:
     return not any(each.id != own_id and not each.is_learner for each in members)
 
 
-def heirs(own_id: int, leading_id: int, members: Iterable[Member], *, leads_job: bool) -> list[Member]:
+def transfer_targets(own_id: int, leading_id: int, members: Iterable[Member], *, leads_job: bool) -> list[Member]:
     """Returns the members of which one is to lead etcd instead of this node's; none: it is well as it is.
 
     While etcd elects another leader, and for some time after that, no lease ends. So the leaders of etcd and of the job

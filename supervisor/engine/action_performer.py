@@ -89,9 +89,9 @@ class EnginePerformer:
         followed_by: Sequence[Follow] = (),
         reports: dict[str, ReportQueue],
         saving: ReportSaving,
-        keeper: TurnOutbox | None = None,
+        outbox: TurnOutbox | None = None,
     ) -> None:
-        """`reports`: of each job to its coordinator, not sent yet. `keeper` None: no supervisor returns."""
+        """`reports`: of each job to its coordinator, not sent yet. `outbox` None: no supervisor returns."""
         self._edges = edges
         self._jobs = jobs
         self._publisher = publisher
@@ -103,7 +103,7 @@ class EnginePerformer:
         self._looking = NodeProbing(checks=edges.checks, gpus=edges.gpus, post=inbox.post)
         self._reports = reports
         self._saving = saving
-        self._keeper = keeper
+        self._outbox = outbox
 
     # --- see loop.Performer ----------------------------------------------------------------------------------------
 
@@ -146,8 +146,8 @@ class EnginePerformer:
         return own if job is None else job.node_name(own)
 
     def settled(self) -> None:
-        if self._keeper is not None:
-            self._keeper.settle()
+        if self._outbox is not None:
+            self._outbox.settle()
         self._saving.settle()
 
     def take_back(self, job: JobRecord, unfinished: Iterable[node_messages.Action], reports: Iterable[Report]) -> None:
@@ -175,7 +175,7 @@ class EnginePerformer:
     def _attempt(self, job: JobRecord, action: node_messages.Action, work: Callable[[], Awaitable[None]]) -> None:
         """Performs the work in a separate task, behind the same bulkhead."""
 
-        number = self._keeper.begin(action) if self._keeper is not None else 0
+        number = self._outbox.begin(action) if self._outbox is not None else 0
 
         async def attempt() -> None:
             try:
@@ -184,8 +184,8 @@ class EnginePerformer:
                 for event in self._failed(job, action, error):
                     self._inbox.post(event)
             finally:
-                if self._keeper is not None:
-                    self._keeper.end(action.job_id, number)
+                if self._outbox is not None:
+                    self._outbox.end(action.job_id, number)
 
         self._start_soon(attempt)
 
@@ -239,7 +239,7 @@ class EnginePerformer:
             if isinstance(action, node_messages.KillSpawner):
                 job.spawner_doom = action.reason  # it may still be starting
         elif isinstance(action, node_messages.KillSpawner):
-            spawner.kill(f"{action.reason}; {_whereabouts(spawner)}")
+            spawner.kill(f"{action.reason}; {_process_state(spawner)}")
         else:
             self._order(job, spawner, order_of(action, job.spec, now_s=self._edges.clock.now_s()))
         if isinstance(action, node_messages.MoveFence):
@@ -253,16 +253,16 @@ class EnginePerformer:
 
     def _tell_ranks(self, action: node_messages.TellRanks) -> None:
         tell = partial(self._edges.workers.tell_ranks, action.job_id, action.cycle, action.local_ranks, action.order)
-        if self._keeper is None:
+        if self._outbox is None:
             tell()
         elif isinstance(action.order, node_messages.Accepted):
-            self._keeper.answer(action.job_id, tell)
+            self._outbox.answer(action.job_id, tell)
         else:
-            self._keeper.say(tell)
+            self._outbox.say(tell)
 
     def _order(self, job: JobRecord, spawner: Spawner, message: link.Order) -> None:
-        if self._keeper is not None and self._keeper.keeps(job):
-            self._keeper.order(job.spec.job_id, message)
+        if self._outbox is not None and self._outbox.keeps(job):
+            self._outbox.order(job.spec.job_id, message)
         else:
             spawner.send(message)
 
@@ -347,8 +347,8 @@ class EnginePerformer:
             if is_newest():
                 job.spawner, job.is_returning = spawner, False
                 self._tell_fence(job)
-                if self._keeper is not None:
-                    self._keeper.keep(job)
+                if self._outbox is not None:
+                    self._outbox.keep(job)
             if job.spawner_doom or not is_newest():
                 spawner.kill(job.spawner_doom or "another spawner has taken its place")
 
@@ -403,8 +403,8 @@ class EnginePerformer:
     def _finish(self, job: JobRecord, action: node_messages.FinishJob) -> None:
         job.verdict = action.verdict
         self._looking.give_up(job.spec.job_id)
-        if self._keeper is not None:
-            self._keeper.forget(job.spec.job_id)
+        if self._outbox is not None:
+            self._outbox.forget(job.spec.job_id)
         self._reports.pop(job.spec.job_id, None)
         try:
             self._close_cycle(job)
@@ -434,9 +434,9 @@ class EnginePerformer:
             self._inbox.post(node_messages.RanksLookedAt(action.job_id, action.cycle, looks))
 
 
-def _whereabouts(spawner: Spawner) -> str:
+def _process_state(spawner: Spawner) -> str:
     """Returns what the spawner does. A failure to find out must not prevent its kill."""
     try:
-        return spawner.whereabouts()
-    except Exception as error:  # noqa: BLE001 - reported instead of the whereabouts
+        return spawner.process_state()
+    except Exception as error:  # noqa: BLE001 - reported instead of the state
         return f"what it does can't be said ({error})"

@@ -34,7 +34,7 @@ class Service(Protocol):
     async def verdict(self, log_path: str) -> attribution_requests.Reply: ...
 
 
-class Ways(msgspec.Struct, frozen=True):
+class Dependencies(msgspec.Struct, frozen=True):
     """The functions that this part of the engine needs from the rest, for one job."""
 
     clock: Clock
@@ -46,10 +46,10 @@ class Ways(msgspec.Struct, frozen=True):
 class AttributedJob:
     """One run of a job that this node leads. `hear` never blocks and never raises."""
 
-    def __init__(self, job: JobRecord, ways: Ways, service: Service | None) -> None:
+    def __init__(self, job: JobRecord, dependencies: Dependencies, service: Service | None) -> None:
         """`service` None: one is being started; `comes_up` brings it."""
         self.job = job
-        self._ways = ways
+        self._dependencies = dependencies
         self._service = service
         self._forbids = job.spec.attribution.stop_action is StopAction.NO_RESTART
         self._state = attribution_requests.initial_state(forbids=self._forbids, is_up=service is not None)
@@ -85,14 +85,14 @@ class AttributedJob:
 
     async def _wait(self) -> None:
         deadline_s = attribution_requests.next_deadline_s(self._state)
-        wait_s = float("inf") if deadline_s is None else max(0.0, deadline_s - self._ways.clock.now_s())
+        wait_s = float("inf") if deadline_s is None else max(0.0, deadline_s - self._dependencies.clock.now_s())
         with anyio.move_on_after(wait_s):
             await self._came.wait()
         self._came = anyio.Event()
 
     async def _follow(self) -> None:
         """Reports each log that a node has closed, and the job's end, after which no event comes."""
-        async with self._ways.watch() as events:
+        async with self._dependencies.watch() as events:
             async for event in events:
                 if event.kind == LOG_CLOSED:
                     self.hear(attribution_requests.LogClosed(event.cycle, event.node))
@@ -100,7 +100,7 @@ class AttributedJob:
         self.hear(attribution_requests.JobEnded(succeeded=verdict is not None and verdict.state is JobState.SUCCEEDED))
 
     def _step(self, event: attribution_requests.Event, tasks: TaskGroup) -> None:
-        self._state, actions = attribution_requests.step(self._state, event, now_s=self._ways.clock.now_s())
+        self._state, actions = attribution_requests.step(self._state, event, now_s=self._dependencies.clock.now_s())
         for action in actions:
             match action:
                 case attribution_requests.Submit() | attribution_requests.AskVerdict():
@@ -109,11 +109,11 @@ class AttributedJob:
                     tasks.start_soon(self._ask, action, self._request)
                 case attribution_requests.Warn(reason):
                     sentence = f"{reason}; the job goes on without it"
-                    self._ways.publish(JobEvent("attribution_unavailable", sentence, cycle=self.job.cycle))
+                    self._dependencies.publish(JobEvent("attribution_unavailable", sentence, cycle=self.job.cycle))
                 case attribution_requests.Tell(cycle, judged):
-                    self._ways.publish(self._told(cycle, judged))
+                    self._dependencies.publish(self._told(cycle, judged))
                 case attribution_requests.Forbid(reason):
-                    self._ways.forbid(f"the attribution service advises to stop: {reason}")
+                    self._dependencies.forbid(f"the attribution service advises to stop: {reason}")
                 case _:
                     assert_never(action)
 

@@ -23,7 +23,7 @@ from supervisor.engine.known_stragglers import KnownStragglers
 from supervisor.engine.report_saving import ReportSaving
 from supervisor.errors import HoldfastError
 from supervisor.ports.edges import Clock
-from supervisor.ports.questions import LEADER, Colleagues, SectionsTaken, TellSections
+from supervisor.ports.questions import LEADER, NodeRequests, SectionsTaken, TellSections
 from supervisor.ports.timed_waits import pause
 
 LOOK_S = 2.0
@@ -75,7 +75,7 @@ class SectionWatch:
         self,
         *,
         pages: SectionPages,
-        colleagues: Colleagues,
+        node_requests: NodeRequests,
         jobs: Mapping[str, JobRecord],
         publisher: EventPublisher,
         saving: ReportSaving,
@@ -86,7 +86,7 @@ class SectionWatch:
     ) -> None:
         """`own_name` returns this node's name in a job. `slow` gets what is found."""
         self._pages = pages
-        self._colleagues = colleagues
+        self._node_requests = node_requests
         self._jobs = jobs
         self._publisher = publisher
         self._saving = saving
@@ -148,10 +148,10 @@ class SectionWatch:
         news = self._news(job_id, look)
         if news is None:
             return pace_s
-        if self._colleagues.leads(job_id):
+        if self._node_requests.leads(job_id):
             return self.hear(job_id, self._own_name(job_id), news).pace_s
         try:
-            answer = await self._colleagues.ask(job_id, LEADER, news, timeout_s=ANSWER_TIMEOUT_S)
+            answer = await self._node_requests.ask(job_id, LEADER, news, timeout_s=ANSWER_TIMEOUT_S)
         except HoldfastError:
             look.told = {}  # a new leader, or one that was away, gets everything; an older version accepts none
             return min(2 * pace_s, PACE_MAX_S)

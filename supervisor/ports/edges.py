@@ -116,7 +116,7 @@ class Spawner(Protocol):
         """Kills the spawner, even a stopped one, and all processes of its job. `keep` returns `reason`."""
         ...
 
-    def whereabouts(self) -> str:
+    def process_state(self) -> str:
         """Returns what it does at this moment, as a sentence. Never blocks."""
         ...
 

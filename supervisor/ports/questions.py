@@ -158,7 +158,7 @@ Reply = Callable[[Answer], None]  # called once
 TakeQuestion = Callable[[str, str, Question, Reply], None]  # job id, the node that asks; never blocks
 
 
-class Colleagues(Protocol):
+class NodeRequests(Protocol):
     """The connection to the other supervisors of a job, for questions."""
 
     def leads(self, job_id: str) -> bool:
@@ -186,8 +186,8 @@ class LastEvents(Protocol):
         ...
 
 
-class PeersAndColleagues(Peers, Protocol):
+class PeersAndNodeRequests(Peers, Protocol):
     """All connections of a supervisor to the other nodes of its job."""
 
     @property
-    def colleagues(self) -> Colleagues: ...
+    def node_requests(self) -> NodeRequests: ...

@@ -23,9 +23,9 @@ from supervisor.ports.questions import (
     LEADER,
     Answer,
     CloseLogs,
-    Colleagues,
     Done,
     Events,
+    NodeRequests,
     Part,
     Question,
     ReadEvents,
@@ -69,7 +69,7 @@ class ClusterJobService:
         *,
         job_service: JobService,
         view: ClusterView,
-        colleagues: Colleagues,
+        node_requests: NodeRequests,
         history: JobHistory,
         take_sections: TakeSections,
         read_logs: LogReader | None = None,
@@ -84,7 +84,7 @@ class ClusterJobService:
         None: there are none."""
         self._job_service = job_service
         self._view = view
-        self._colleagues = colleagues
+        self._node_requests = node_requests
         self._history = history
         self._take_sections = take_sections
         self._read_logs = read_logs
@@ -100,7 +100,7 @@ class ClusterJobService:
         self.node = job_service.node
         self.cordon = job_service.cordon
         self.uncordon = job_service.uncordon
-        self._departures = Departures(job_service, colleagues)
+        self._departures = Departures(job_service, node_requests)
 
     def subscribe(self, job_id: str) -> AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]:
         return self._job_service.subscribe(job_id)
@@ -168,12 +168,12 @@ class ClusterJobService:
         return found
 
     async def _look(self, job_id: str) -> tuple[JobReport, tuple[NodeReport, ...]]:
-        if self._colleagues.leads(job_id):
+        if self._node_requests.leads(job_id):
             await self._ask_nodes(job_id)
             return self._with_outage(self._view.merged(job_id)), self._view.nodes(job_id)
         if not self._has_ended(job_id):
             try:
-                whole = await self._colleagues.ask(job_id, LEADER, ShowWhole(), timeout_s=LEADER_ANSWER_S)
+                whole = await self._node_requests.ask(job_id, LEADER, ShowWhole(), timeout_s=LEADER_ANSWER_S)
             except NoAnswerError as error:
                 report, nodes = self._view.last_whole(job_id)
                 report = self._with_outage(report)
@@ -187,7 +187,7 @@ class ClusterJobService:
         return self._view.last_whole(job_id)
 
     def _with_outage(self, report: JobReport) -> JobReport:
-        outage = "" if report.state.has_ended else self._colleagues.outage(report.job_id)
+        outage = "" if report.state.has_ended else self._node_requests.outage(report.job_id)
         return msgspec.structs.replace(report, reason=f"{report.reason}; {outage}") if outage else report
 
     async def _ask_nodes(self, job_id: str) -> None:
@@ -197,7 +197,7 @@ class ClusterJobService:
 
         async def ask(name: str) -> None:
             try:
-                answer = await self._colleagues.ask(job_id, name, ShowPart(), timeout_s=NODE_ANSWER_S)
+                answer = await self._node_requests.ask(job_id, name, ShowPart(), timeout_s=NODE_ANSWER_S)
             except HoldfastError:
                 self._view.miss(job_id, name)
             else:
@@ -256,7 +256,7 @@ class ClusterJobService:
             return await self._job_service.stacks(job_id, rank)
         question = ShowStacks(STACKS_FOR_PEOPLE_S, rank)
         timeout_s = STACKS_FOR_PEOPLE_S + STACKS_MARGIN_S
-        answer = await self._colleagues.ask(job_id, node, question, timeout_s=timeout_s)
+        answer = await self._node_requests.ask(job_id, node, question, timeout_s=timeout_s)
         assert isinstance(answer, Stacks), "the codec lets nothing else through as an answer to ShowStacks"
         return answer.evidence
 
@@ -277,7 +277,7 @@ class ClusterJobService:
                 elif each.lost_at_ns is not None:
                     gone = each.reason
                 else:
-                    answer = await self._colleagues.ask(job_id, node, request, timeout_s=ORDER_ANSWER_S)
+                    answer = await self._node_requests.ask(job_id, node, request, timeout_s=ORDER_ANSWER_S)
                     assert isinstance(answer, Done), "the codec lets nothing else through as an answer to SetCordon"
                     return answer.node
             known |= {each.name for each in report.nodes}
@@ -318,7 +318,7 @@ class ClusterJobService:
     def events_elsewhere(
         self, job_id: str, *, after_sequence: int, follow: bool
     ) -> AsyncGenerator[RecordedEvent] | None:
-        if self._colleagues.leads(job_id) or not self._view.is_shared(job_id) or self._has_ended(job_id):
+        if self._node_requests.leads(job_id) or not self._view.is_shared(job_id) or self._has_ended(job_id):
             return None
         return self._leaders_events(job_id, after_sequence, follow)
 
@@ -348,7 +348,7 @@ class ClusterJobService:
 
             tasks.start_soon(until_ended)
             try:
-                answer = await self._colleagues.ask(job_id, LEADER, question, timeout_s=timeout_s)
+                answer = await self._node_requests.ask(job_id, LEADER, question, timeout_s=timeout_s)
             except HoldfastError as error:
                 answer = error
             tasks.cancel_scope.cancel()
@@ -361,7 +361,7 @@ class ClusterJobService:
             return {}
         own_name = self._view.own_name(job.job_id)
         return {
-            node.name: partial(remote_logs.pieces, self._colleagues, job.job_id, node.name)
+            node.name: partial(remote_logs.pieces, self._node_requests, job.job_id, node.name)
             for node in job.nodes
             if node.name != own_name and node.lost_at_ns is None
         }
@@ -401,7 +401,7 @@ class ClusterJobService:
                 return await self._read_logs(by, part.part, question)
 
     def _check_leads(self, job_id: str) -> None:
-        if not self._colleagues.leads(job_id):
+        if not self._node_requests.leads(job_id):
             raise NoAnswerError(f"cannot answer for job {job_id}: this node does not lead it")
 
     async def _read_events(self, job_id: str, after_sequence: int, wait_s: float) -> Events:

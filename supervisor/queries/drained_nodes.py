@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import anyio
 
 from supervisor.errors import ExhaustedError, NoAnswerError
-from supervisor.ports.questions import LEADER, Colleagues, Events, ReadEvents, ShowWhole, Whole
+from supervisor.ports.questions import LEADER, Events, NodeRequests, ReadEvents, ShowWhole, Whole
 from supervisor.ports.reports import JobReport, RecordedEvent
 from supervisor.ports.timed_waits import pause
 from supervisor.queries.job_service import JobService
@@ -24,9 +24,9 @@ _GONE = frozenset({"left", "lost", "refused", "stopped"})  # see core/cluster/st
 
 
 class Departures:
-    def __init__(self, job_service: JobService, colleagues: Colleagues) -> None:
+    def __init__(self, job_service: JobService, node_requests: NodeRequests) -> None:
         self._job_service = job_service
-        self._colleagues = colleagues
+        self._node_requests = node_requests
 
     async def until_left(self, job_id: str, node: str) -> None:
         """Returns once the node has no part in the job on several nodes, or the job has ended here."""
@@ -46,7 +46,7 @@ class Departures:
                 if events := await self._events(job_id, ReadEvents(last, wait_s)):
                     last, wait_s = events[-1].sequence, 0.0
                     continue
-                whole = await self._colleagues.ask(job_id, LEADER, ShowWhole(), timeout_s=ANSWER_S)
+                whole = await self._node_requests.ask(job_id, LEADER, ShowWhole(), timeout_s=ANSWER_S)
                 assert isinstance(whole, Whole), "the codec lets nothing else through as an answer to ShowWhole"
             except NoAnswerError:
                 await pause(NO_LEADER_S, why="no leader answers at this moment")
@@ -62,7 +62,7 @@ class Departures:
     async def _events(self, job_id: str, question: ReadEvents) -> Sequence[RecordedEvent]:
         """Returns the leader's next events; none if its history can't be read: what it reports needs no disk."""
         try:
-            answer = await self._colleagues.ask(job_id, LEADER, question, timeout_s=ANSWER_S + question.wait_s)
+            answer = await self._node_requests.ask(job_id, LEADER, question, timeout_s=ANSWER_S + question.wait_s)
         except ExhaustedError:
             await pause(NO_LEADER_S, why="the leader's disk does not answer at this moment")
             return ()

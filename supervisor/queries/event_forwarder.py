@@ -16,7 +16,7 @@ from supervisor.engine import leaders_events
 from supervisor.engine.unsent_events import UnsentEvents, UnsentOfJob
 from supervisor.errors import HoldfastError
 from supervisor.ports.edges import Clock
-from supervisor.ports.questions import LEADER, Colleagues, NodeEvents, Part, TellUpdate, UpdateTaken
+from supervisor.ports.questions import LEADER, NodeEvents, NodeRequests, Part, TellUpdate, UpdateTaken
 from supervisor.ports.timed_waits import pause
 
 TOGETHER_S = 0.05  # from the first event that is news: a restart is then over, or well under way
@@ -36,7 +36,7 @@ class EventForwarder:
         self,
         *,
         unsent: UnsentEvents,
-        colleagues: Colleagues,
+        node_requests: NodeRequests,
         own_part: Callable[[str], Part | None],
         record: Callable[[str, NodeEvents], None],
         clock: Clock,
@@ -44,7 +44,7 @@ class EventForwarder:
     ) -> None:
         """`record` gets the leader's own events, for this node's history. `jitter` returns a value from 0 to 1."""
         self._unsent = unsent
-        self._colleagues = colleagues
+        self._node_requests = node_requests
         self._own_part = own_part
         self._record = record
         self._clock = clock
@@ -58,7 +58,7 @@ class EventForwarder:
                 kept = self._unsent.get(job_id)
                 if kept is not None and kept.last_told is not None:
                     tasks.start_soon(self._tell_last, job_id, kept, kept.last_told)
-                elif not self._colleagues.leads(job_id):
+                elif not self._node_requests.leads(job_id):
                     kept = self._unsent.of(job_id)
                     kept.has_unsent = True
                     if not kept.is_served:
@@ -99,7 +99,7 @@ class EventForwarder:
     async def _tell(self, job_id: str, kept: UnsentOfJob) -> bool:
         """Sends once. Returns False if it has to be repeated later."""
         part = self._own_part(job_id)
-        if part is None or self._colleagues.leads(job_id):
+        if part is None or self._node_requests.leads(job_id):
             return True
         gone_through = kept.events[0].sequence - 1 if kept.events else 0
         after = kept.told if gone_through < kept.told else 0
@@ -107,7 +107,7 @@ class EventForwarder:
         has = leaders_events.has_through(kept)
         update = TellUpdate(part.part, part.node, events, gone_through, self._clock.unix_ns(), after, *has, others)
         try:
-            answer = await self._colleagues.ask(job_id, LEADER, update, timeout_s=ANSWER_TIMEOUT_S)
+            answer = await self._node_requests.ask(job_id, LEADER, update, timeout_s=ANSWER_TIMEOUT_S)
         except HoldfastError:
             kept.has_unsent = self._unsent.get(job_id) is kept
             return False

@@ -9,7 +9,7 @@ from contextlib import suppress
 import anyio
 
 from supervisor.errors import HoldfastError, NoAnswerError
-from supervisor.ports.questions import CloseLogs, Colleagues, Logs, ReadLogs
+from supervisor.ports.questions import CloseLogs, Logs, NodeRequests, ReadLogs
 from supervisor.ports.reports import LogBytes
 
 WAIT_S = 10.0  # a reader that follows gets an answer at least this often
@@ -19,7 +19,7 @@ EMPTY_MAX = 2  # answers in a row without a piece, for a reader that does not fo
 
 
 async def pieces(
-    colleagues: Colleagues,
+    node_requests: NodeRequests,
     job_id: str,
     node: str,
     *,
@@ -36,7 +36,7 @@ async def pieces(
         while not is_last:
             step += 1
             question = ReadLogs(reader, step, rank, cycle, tail_lines, follow, wait_s, first_cycle)
-            answer = await colleagues.ask(job_id, node, question, timeout_s=wait_s + MARGIN_S)
+            answer = await node_requests.ask(job_id, node, question, timeout_s=wait_s + MARGIN_S)
             assert isinstance(answer, Logs), "the codec lets nothing else through as an answer to ReadLogs"
             for piece in answer.pieces:
                 if piece.output:  # An empty one says that the node has read its disk and found none yet.
@@ -49,4 +49,4 @@ async def pieces(
         if step and not is_last:
             # Otherwise the node closes an unused reader by itself.
             with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True), suppress(HoldfastError):
-                await colleagues.ask(job_id, node, CloseLogs(reader), timeout_s=CLOSE_TIMEOUT_S)
+                await node_requests.ask(job_id, node, CloseLogs(reader), timeout_s=CLOSE_TIMEOUT_S)

@@ -25,7 +25,7 @@ from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.engine.output_plan import Console
 from supervisor.errors import HoldfastError
 from supervisor.ports.edges import Spawners
-from supervisor.ports.questions import PeersAndColleagues
+from supervisor.ports.questions import PeersAndNodeRequests
 from supervisor.queries.job_service import JobService
 from supervisor.wiring.job_wiring import Base
 from supervisor.wiring.supervisor import open_slow_edges, open_supervisor, registered
@@ -80,7 +80,7 @@ async def serve_adopted(
 
 def _open_peers(
     meeting: NodeMeeting, on_orphaned: Callable[[], None], base: Base
-) -> contextlib.AbstractAsyncContextManager[PeersAndColleagues]:
+) -> contextlib.AbstractAsyncContextManager[PeersAndNodeRequests]:
     return meeting.open_peers(base.inbox.post, base.questions.put, on_orphaned)
 
 

@@ -26,7 +26,7 @@ from supervisor.core.attribution import attribution_requests
 from supervisor.core.cluster.cluster_messages import JobForbidden, Reported
 from supervisor.edges.services.attribution_client import AttributionClient
 from supervisor.edges.services.managed_attribution import ManagedAttribution
-from supervisor.engine.attributed_job import AttributedJob, Ways
+from supervisor.engine.attributed_job import AttributedJob, Dependencies
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
@@ -75,7 +75,7 @@ class Attributions:
     def _begin(self, job: JobRecord, *, may_end_job: bool) -> AttributedJob:
         """Starts to ask about a job. `may_end_job`: an unreadable key for the job's own service ends the job."""
         job_id, settings = job.spec.job_id, job.spec.attribution
-        ways = Ways(
+        dependencies = Dependencies(
             clock=self._clock,
             watch=partial(self._publisher.watch, job_id, ended=job.ended_at_ns is not None),
             publish=partial(self._publisher.publish, job),
@@ -83,11 +83,11 @@ class Attributions:
         )
         who = submitter(job.environment)
         if settings.is_managed:
-            asked = AttributedJob(job, ways, None)
+            asked = AttributedJob(job, dependencies, None)
             managed = ManagedAttribution(settings, job.spec.logs.cycle_prefix, job.environment, who, self._clock)
             self._tasks.start_soon(self._serve, asked, partial(self._keep, asked, managed, may_end_job))
         else:
-            asked = AttributedJob(job, ways, AttributionClient(settings.endpoint, who))
+            asked = AttributedJob(job, dependencies, AttributionClient(settings.endpoint, who))
             self._tasks.start_soon(self._serve, asked, None)
         self._asked[job_id] = asked
         return asked

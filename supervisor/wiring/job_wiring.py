@@ -37,7 +37,7 @@ from supervisor.engine.unsent_events import UnsentEvents
 from supervisor.engine.waiting_jobs import WaitingJobs
 from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.ports.edges import Meetings, Spawners
-from supervisor.ports.questions import PeersAndColleagues
+from supervisor.ports.questions import PeersAndNodeRequests
 from supervisor.queries.cluster_view import ClusterView
 from supervisor.queries.job_service import JobService
 from supervisor.queries.question_inbox import QuestionInbox
@@ -79,7 +79,7 @@ class Jobs(msgspec.Struct, frozen=True):
 def wired(
     base: Base,
     *,
-    peers: PeersAndColleagues,
+    peers: PeersAndNodeRequests,
     spawners: Spawners,
     checks: NodeChecks,
     gpus: NodeGpus,
@@ -96,8 +96,8 @@ def wired(
     def start_soon(work: Callable[[], Coroutine[object, object, None]]) -> None:
         tasks.start_soon(work)
 
-    colleagues, reports = peers.colleagues, dict[str, ReportQueue]()
-    meetings = colleagues if isinstance(colleagues, Meetings) else None
+    node_requests, reports = peers.node_requests, dict[str, ReportQueue]()
+    meetings = node_requests if isinstance(node_requests, Meetings) else None
     outbox = None
     if base.unkept is not None:
         from supervisor.engine.recovery.turn_outbox import TurnOutbox  # Late: a private supervisor never returns.
@@ -132,7 +132,7 @@ def wired(
     )
     performer = EnginePerformer(
         edges=edges, jobs=base.jobs, publisher=base.publisher, inbox=base.inbox, engine_state=base.engine_state,
-        stacks=stacks, start_soon=start_soon, reports=reports, saving=saving, keeper=outbox,
+        stacks=stacks, start_soon=start_soon, reports=reports, saving=saving, outbox=outbox,
         followed_by=(*followed_by, view.announced, job_service.announced, saving.announced, *ended),
     )  # fmt: skip
     engine = Engine(

@@ -64,16 +64,16 @@ class LogFunnel:
         publish: Publish,
         *,
         paths: SupervisorPaths,
-        colleagues: object,
+        node_requests: object,
         on_finish: Callable[[str], None],
     ) -> None:
-        """`colleagues` may know where elected leaders are. `on_finish` gets the id of a job whose sender will end."""
+        """`node_requests` may know where elected leaders are. `on_finish` gets the id of a job whose sender ends."""
         self._tasks = tasks
         self._jobs = jobs
         self._publish = publish
         self._paths = paths
         self._tiers: dict[str, _JobTiers] = {}
-        self._colleagues = colleagues
+        self._node_requests = node_requests
         self._on_finish = on_finish
 
     def _sender_socket_of(self, job_id: str) -> str:
@@ -276,7 +276,11 @@ class LogFunnel:
         """Returns the leader's host; "" if none is known. An embedded leader is where the nodes meet."""
         nodes = job.spec.nodes
         if nodes is None or nodes.backend != EMBEDDED:
-            return self._colleagues.leader_host(job.spec.job_id) if isinstance(self._colleagues, KnowsLeaders) else ""
+            return (
+                self._node_requests.leader_host(job.spec.job_id)
+                if isinstance(self._node_requests, KnowsLeaders)
+                else ""
+            )
         return nodes.host
 
 

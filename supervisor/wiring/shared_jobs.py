@@ -10,10 +10,10 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from supervisor.edges.peers.embedded.local_peers import NoColleagues
+from supervisor.edges.peers.embedded.local_peers import NoNodeRequests
 from supervisor.engine.waiting_jobs import WaitingJobs
 from supervisor.ports.job_requests import RendezvousRequest
-from supervisor.ports.questions import Colleagues, SectionsTaken, TellSections
+from supervisor.ports.questions import NodeRequests, SectionsTaken, TellSections
 from supervisor.ports.reports import RecordedEvent
 from supervisor.queries.cluster_job_service import ClusterJobService
 from supervisor.queries.event_forwarder import EventForwarder
@@ -57,21 +57,21 @@ async def open_counter(
     tasks: TaskGroup,
     base: Base,
     jobs: Jobs,
-    colleagues: Colleagues,
+    node_requests: NodeRequests,
     *,
     keep_cordon: Callable[[str], Awaitable[None]] | None,
 ) -> Counter:
-    """Opens where people ask about jobs. Without colleagues, all is known on this node."""
+    """Opens where people ask about jobs. Without node_requests, all is known on this node."""
     job_service, view = jobs.job_service, jobs.view
-    watch = _section_watch(tasks, base, jobs, colleagues)
+    watch = _section_watch(tasks, base, jobs, node_requests)
     tasks.start_soon(_compare, base.section_jobs, watch)
 
     def take_sections(job_id: str, by: str, told: TellSections) -> SectionsTaken:
         return watch().hear(job_id, by, told)
 
-    if isinstance(colleagues, NoColleagues):
+    if isinstance(node_requests, NoNodeRequests):
         alone = ClusterJobService(
-            job_service=job_service, view=view, colleagues=colleagues, history=base.journal,
+            job_service=job_service, view=view, node_requests=node_requests, history=base.journal,
             take_sections=take_sections, keep_cordon=keep_cordon, cordon_ends=base.paths.private,
         )  # fmt: skip
         return Counter(alone)
@@ -80,15 +80,15 @@ async def open_counter(
 
     readers = LogStreamServer(job_service)
     await tasks.start(readers.run)
-    of_jobs = colleagues if isinstance(colleagues, PeersOfJobs) else None
+    of_jobs = node_requests if isinstance(node_requests, PeersOfJobs) else None
     counter = ClusterJobService(
-        job_service=job_service, view=view, colleagues=colleagues, history=base.journal, take_sections=take_sections,
-        read_logs=readers.answer, keep_cordon=keep_cordon, cordon_ends=base.paths.private,
+        job_service=job_service, view=view, node_requests=node_requests, history=base.journal,
+        take_sections=take_sections, read_logs=readers.answer, keep_cordon=keep_cordon, cordon_ends=base.paths.private,
         lead_for_torchrun=_leading(tasks) if of_jobs is not None else None,
         until_told=of_jobs.until_closed if of_jobs is not None else None,
     )  # fmt: skip
     event_forwarder = EventForwarder(
-        unsent=base.unsent, colleagues=colleagues, own_part=view.own_part, record=view.record, clock=base.clock,
+        unsent=base.unsent, node_requests=node_requests, own_part=view.own_part, record=view.record, clock=base.clock,
         jitter=random.random,
     )  # fmt: skip
     tasks.start_soon(event_forwarder.run)
@@ -96,7 +96,7 @@ async def open_counter(
     return Counter(counter, base.unsent.recall if of_jobs is not None else None)
 
 
-def _section_watch(tasks: TaskGroup, base: Base, jobs: Jobs, colleagues: Colleagues) -> Callable[[], SectionWatch]:
+def _section_watch(tasks: TaskGroup, base: Base, jobs: Jobs, node_requests: NodeRequests) -> Callable[[], SectionWatch]:
     """Returns what returns the comparison of ranks, which is made for the first that may stamp sections."""
     made: list[SectionWatch] = []
 
@@ -106,7 +106,7 @@ def _section_watch(tasks: TaskGroup, base: Base, jobs: Jobs, colleagues: Colleag
 
             made.append(
                 SectionWatch(
-                    pages=base.workers, colleagues=colleagues, jobs=base.jobs, publisher=base.publisher,
+                    pages=base.workers, node_requests=node_requests, jobs=base.jobs, publisher=base.publisher,
                     saving=jobs.saving, clock=base.clock, own_name=jobs.view.own_name, slow=jobs.slow, tasks=tasks,
                 )
             )  # fmt: skip

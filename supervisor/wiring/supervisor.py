@@ -49,7 +49,7 @@ from supervisor.engine.unsent_events import UnsentEvents
 from supervisor.engine.waiting_jobs import WaitingJobs
 from supervisor.errors import HoldfastError, one_refusal
 from supervisor.ports.edges import Spawners
-from supervisor.ports.questions import PeersAndColleagues
+from supervisor.ports.questions import PeersAndNodeRequests
 from supervisor.ports.reports import JobReport
 from supervisor.queries.cluster_job_service import ClusterJobService
 from supervisor.queries.job_service import JobService
@@ -64,7 +64,7 @@ from supervisor.wiring.supervisor_paths import SupervisorPaths
 if TYPE_CHECKING:
     from supervisor.wiring.supervisor_return import Returning
 
-OpenPeers = Callable[[Base], contextlib.AbstractAsyncContextManager[PeersAndColleagues]]
+OpenPeers = Callable[[Base], contextlib.AbstractAsyncContextManager[PeersAndNodeRequests]]
 
 SPAWNERS_END_TIMEOUT_S = 10.0  # the longest wait for ended spawners at the close
 
@@ -121,13 +121,15 @@ async def open_supervisor(
                 spawners = (
                     make_spawners(base.workers, base.tokens)
                     if make_spawners
-                    else _keeper(base, limit, early, pages, main_threads)
+                    else _spawner_lifecycle(base, limit, early, pages, main_threads)
                 )
                 jobs = _jobs(base, peers, spawners, retention, closes, drains, _Tasks(tasks, log_tasks, spawner_tasks))
                 await tasks.start(jobs.engine.run)
                 if jobs.outbox is not None:
                     tasks.start_soon(jobs.outbox.run)
-                counter = await shared_jobs.open_counter(tasks, base, jobs, peers.colleagues, keep_cordon=keep_cordon)
+                counter = await shared_jobs.open_counter(
+                    tasks, base, jobs, peers.node_requests, keep_cordon=keep_cordon
+                )
                 yield Running(
                     paths, jobs.job_service, counter.job_service, base.journal, retention, tasks,
                     _returning(base, jobs, spawners, counter.recall),
@@ -177,7 +179,7 @@ class _Tasks(msgspec.Struct, frozen=True):
 
 def _jobs(
     base: Base,
-    peers: PeersAndColleagues,
+    peers: PeersAndNodeRequests,
     spawners: Spawners,
     retention: LogRetention,
     closes: contextlib.AsyncExitStack,
@@ -192,7 +194,7 @@ def _jobs(
     closes.callback(base.tokens.remove_all)  # Once the directory is released, they are another supervisor's.
     words = cycle_recording.open_job_log(closes, paths, jobs)
     funnel = LogFunnel(
-        tasks.logs, jobs, base.publisher.publish, paths=paths, colleagues=peers.colleagues, on_finish=words.finish
+        tasks.logs, jobs, base.publisher.publish, paths=paths, node_requests=peers.node_requests, on_finish=words.finish
     )
     drains.callback(funnel.finish_all)  # data in transit has as long as the jobs' settings say
     run_logs = RunLogs(retention, jobs, tidies=not paths.private)
@@ -224,7 +226,7 @@ def _returning(base: Base, jobs: Jobs, spawners: Spawners, recall: Recall | None
     )  # fmt: skip
 
 
-def _keeper(
+def _spawner_lifecycle(
     base: Base, limit: RaisedLimit, early: Sequence[SpawnerProcess], pages: PageOffers, main_threads: MainThreads
 ) -> SpawnerLifecycle:
     paths = base.paths
@@ -287,7 +289,7 @@ async def run_job(
     return running.job_service.report(job)
 
 
-def peers_of_jobs(base: Base) -> contextlib.AbstractAsyncContextManager[PeersAndColleagues]:
+def peers_of_jobs(base: Base) -> contextlib.AbstractAsyncContextManager[PeersAndNodeRequests]:
     """Opens peers with which jobs on several nodes meet the other nodes, each in its own way."""
     from supervisor.edges.peers.embedded.peers_of_jobs import (
         open_peers_of_jobs,  # Late: a job of one node never needs it.

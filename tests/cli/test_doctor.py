@@ -105,10 +105,10 @@ def test_the_checks_of_a_node_are_made_as_a_run_would(tmp_path: Path, capsys: py
 
 
 def test_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def narrow(no_colour: bool = False) -> output.Paper:
-        return output.Paper(60, colours=no_colour)
+    def narrow(no_colour: bool = False) -> output.TextLayout:
+        return output.TextLayout(60, colours=no_colour)
 
-    monkeypatch.setattr(output, "paper", narrow)
+    monkeypatch.setattr(output, "text_layout", narrow)
     main(["doctor"])
     _, *lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 60

@@ -64,7 +64,7 @@ EVENTS = st.builds(
     sequence=st.integers(0, 2**64 - 1),
 )  # fmt: skip
 CONTROLS = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, formats such as the direction of writing, ends of lines
-PAPER = output.Paper(None, colours=False)
+PAPER = output.TextLayout(None, colours=False)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.cli.supervisor_discovery import Answering, FoundJob
 from supervisor.cli.top_view import job_polling
-from supervisor.cli.top_view.job_polling import Lookout
+from supervisor.cli.top_view.job_polling import JobPoller
 from supervisor.core.facts import JobState
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.ports.reports import JobReport, RecordedEvent
@@ -73,11 +73,11 @@ def _events(kinds: Sequence[str], after: int) -> list[RecordedEvent]:
 def test_the_events_of_the_next_leader_are_shown_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Found()
     monkeypatch.setattr(job_polling, "Supervisors", found)
-    lookout = Lookout(Namespace())
+    poller = JobPoller(Namespace())
 
     def kinds(now: str) -> str:
         found.kinds = list(now)
-        return "".join(each.kind for _, each in lookout.look().events)
+        return "".join(each.kind for _, each in poller.look().events)
 
     assert kinds("abde") == "abde"
     assert kinds("abdef") == "abdef"
@@ -92,11 +92,11 @@ def test_the_events_of_the_next_leader_are_shown_each_once(monkeypatch: pytest.M
 def test_a_run_that_another_one_of_its_name_replaces_has_each_event_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Found()
     monkeypatch.setattr(job_polling, "Supervisors", found)
-    lookout = Lookout(Namespace())
+    poller = JobPoller(Namespace())
 
     def kinds() -> dict[int, str]:
         told: dict[int, str] = {}
-        for (_, _, run), event in lookout.look().events:
+        for (_, _, run), event in poller.look().events:
             told[run] = told.get(run, "") + event.kind
         return told
 

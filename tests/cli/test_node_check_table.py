@@ -6,7 +6,7 @@ from supervisor.cli import node_check_table, output
 from supervisor.ports.reports import CheckReport, JobNodeReport
 
 NOW_NS = 100 * 10**9
-PIPE = output.Paper(None, colours=False)
+PIPE = output.TextLayout(None, colours=False)
 WELL = CheckReport("storage", "healthy", "", 0.0021, "/data", NOW_NS - 12 * 10**9)
 ILL = CheckReport("nvhcd", "unhealthy", "nvhcd counts 2 failed checks (gpu, nic)", 3.5, "", NOW_NS - 10**9)
 

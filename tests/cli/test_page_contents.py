@@ -41,7 +41,7 @@ class Reader:
 
     def read(self) -> None:
         self._changed.clear()
-        told: dict[str, Any] = self._contents.news(self.known)
+        told: dict[str, Any] = self._contents.updates(self.known)
         self.versions += bool(told["jobs"])
         self.jobs = {name: job for name, job in (self.jobs | told["jobs"]).items() if name in told["order"]}
         self.looks = {name: look for name, look in (self.looks | told["looks"]).items() if name in told["order"]}

@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.cli.control import ask_live
 from supervisor.cli.jobs import row
-from supervisor.cli.output import paper
+from supervisor.cli.output import text_layout
 from supervisor.cli.status import (
     _node_row,  # pyright: ignore[reportPrivateUsage]
     job_text,
@@ -46,7 +46,7 @@ def test_a_job_whose_supervisor_was_killed_is_told_in_the_same_words_everywhere(
     gone = judged(reported, recorded_by=f"{boot} {namespace} {pid} 1", recorded_at_s=1_700_000_000)
     gone = msgspec.structs.replace(gone, state=JobState.STOPPING, ended_at_ns=None)  # its processes are left
     found = FoundJob(gone, None)
-    assert f"supervisor  pid {pid} has ended: this is the last state that it recorded" in job_text(found, paper())
+    assert f"supervisor  pid {pid} has ended: this is the last state that it recorded" in job_text(found, text_layout())
     assert row(found)[-1] == gone.reason
     with pytest.raises(NoSupervisorError) as caught:
         ask_live(cast("Supervisors", Finds(found)), "train", verb="stop")

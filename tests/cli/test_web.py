@@ -75,7 +75,7 @@ class Web:
         assert (self.process.returncode, out, err) == (0, "", ""), err
 
 
-def news(stream: HTTPResponse) -> dict[str, Any]:
+def updates(stream: HTTPResponse) -> dict[str, Any]:
     """Returns the next message of the stream."""
     for line in stream:
         if line.startswith(b"data: "):
@@ -91,15 +91,15 @@ def test_events_are_pushed_to_those_who_have_the_token(home: Home) -> None:
         assert web.refusal("/session", token="wrong", method="POST")[0] == 401
         assert web.refusal("/", method="POST")[0] == 405
         with web.get("/stream") as stream:
-            told = news(stream)
+            told = updates(stream)
             while not any(job["is_live"] for job in told["jobs"].values()):
-                told = news(stream)
+                told = updates(stream)
             (name,) = told["order"]
             assert told["jobs"][name]["rank_states"] == {"running": 4}
             supervisor.tell(f"publish {JOB}")
             supervisor.tell(f"end {JOB}")
             while told["jobs"].get(name, {}).get("is_live", True):
-                told = news(stream)
+                told = updates(stream)
             assert JobState(told["jobs"][name]["state"]).has_ended
         page = web.get(f"/report/{JOB}").read().decode()
         assert page.startswith("<!DOCTYPE html>")

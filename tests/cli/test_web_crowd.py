@@ -22,7 +22,7 @@ from starlette.routing import Route
 from supervisor.edges.machine.processes.connection_rate_limit import ConnectionRateLimit
 from supervisor.edges.operators import http_connection_limit, http_server
 from tests.cli.supervised import Home
-from tests.cli.test_web import JOB, Web, news
+from tests.cli.test_web import JOB, Web, updates
 from tests.edges.operators.fake_job_service import running
 
 OTHER = 54321
@@ -112,7 +112,7 @@ def test_3000_connections_of_another_user_keep_the_owner_from_nothing(first: str
                     assert answer.status == 200
                 assert time.monotonic() - asked_at_s < 10
             assert descriptors(web) < DESCRIPTORS / 2
-            while JOB not in str(news(stream)):
+            while JOB not in str(updates(stream)):
                 pass
         web.end()
 

@@ -69,7 +69,7 @@ def test_the_last_voter_is_the_one_with_which_etcd_ends():
 
 def test_another_member_leads_etcd_than_the_one_of_the_jobs_leader():
     there = members("12", "0")
-    assert etcd_membership.heirs(101, 101, there, leads_job=True) == [there[1]]
-    assert etcd_membership.heirs(101, 101, there, leads_job=False) == []
-    assert etcd_membership.heirs(101, 102, there, leads_job=True) == []
-    assert etcd_membership.heirs(101, 101, members("1", "0"), leads_job=True) == []
+    assert etcd_membership.transfer_targets(101, 101, there, leads_job=True) == [there[1]]
+    assert etcd_membership.transfer_targets(101, 101, there, leads_job=False) == []
+    assert etcd_membership.transfer_targets(101, 102, there, leads_job=True) == []
+    assert etcd_membership.transfer_targets(101, 101, members("1", "0"), leads_job=True) == []

@@ -191,7 +191,7 @@ class DisobedientSpawner:
         late_s = self._schedule.random.uniform(15.0, 60.0) if self._is_unkillable else 0.01
         self._schedule.after(late_s, self.ended.set)
 
-    def whereabouts(self) -> str:
+    def process_state(self) -> str:
         return "is a test"
 
     # --- what it does

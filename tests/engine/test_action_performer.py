@@ -163,12 +163,12 @@ async def test_a_spawner_is_killed_though_nobody_can_say_what_it_does(
 ) -> None:
     async with beside_another(tmp_path) as world:
         spawner = await world.submit(job_spec("hit"))
-        break_for_hit(monkeypatch, spawner, "whereabouts", ERRORS[1])
+        break_for_hit(monkeypatch, spawner, "process_state", ERRORS[1])
 
         def no_proc() -> str:
             raise ERRORS[1]
 
-        monkeypatch.setattr(spawner, "whereabouts", no_proc)
+        monkeypatch.setattr(spawner, "process_state", no_proc)
         spawner.silent |= {link.Signal, link.KillTree, link.End}
         world.job_service.stop("hit", reason="enough", signal=0)
         assert (await verdict_of(world, "hit")).state is JobState.STOPPED

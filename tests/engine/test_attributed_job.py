@@ -15,7 +15,7 @@ from supervisor.core.attribution import attribution_requests
 from supervisor.core.attribution.attribution_requests import Judged, Reply, Taken
 from supervisor.core.facts import JobEvent, JobState, Verdict
 from supervisor.edges.machine.clock import Clock
-from supervisor.engine.attributed_job import AttributedJob, Ways
+from supervisor.engine.attributed_job import AttributedJob, Dependencies
 from supervisor.engine.job_record import JobRecord
 from supervisor.ports.reports import RecordedEvent
 
@@ -45,13 +45,13 @@ class World:
         self.service = PlayedService(judged)
         self._send, self._receive = anyio.create_memory_object_stream[RecordedEvent](100)
         self._changed = anyio.Event()
-        ways = Ways(
+        dependencies = Dependencies(
             clock=Clock(),
             watch=self._watch,
             publish=self._publish,
             forbid=self._forbid,
         )
-        self.asked = AttributedJob(self.job, ways, None if comes_late else self.service)
+        self.asked = AttributedJob(self.job, dependencies, None if comes_late else self.service)
 
     @asynccontextmanager
     async def _watch(self) -> AsyncGenerator[AsyncIterator[RecordedEvent]]:

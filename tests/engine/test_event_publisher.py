@@ -15,7 +15,7 @@ from supervisor.engine.job_record import JobRecord
 from supervisor.engine.unsent_events import UnsentEvents
 from supervisor.engine.waiting_jobs import WaitingJobs
 from tests.engine.world import FakeJournal, SetClock
-from tests.queries.colleagues import SHARED
+from tests.queries.shared_job import SHARED
 
 
 class JobService:

@@ -7,7 +7,7 @@ import msgspec
 from supervisor.engine import leaders_events
 from supervisor.engine.unsent_events import UnsentOfJob
 from supervisor.ports.questions import NodeEvents, TellUpdate
-from tests.queries.colleagues import happened, part
+from tests.queries.shared_job import happened, part
 
 OWN = NodeEvents("n0", 7)
 

@@ -206,10 +206,10 @@ async def play(seed: int, log_dir: Path) -> Run:
             for check in CHECKS:
                 check(run)
         except AssertionError as error:
-            story = "\n".join(
+            events = "\n".join(
                 f"{each.at_ns / 1e9:9.3f} {each.job_id} {each.kind}: {each.reason}" for each in world.journal.events
             )
-            raise AssertionError(f"seed {seed}: {error}\n{run.population.complaints}\n{story}") from error
+            raise AssertionError(f"seed {seed}: {error}\n{run.population.complaints}\n{events}") from error
         tasks.cancel_scope.cancel()
         return run
     raise AssertionError("the task group swallows nothing but its own cancellation")

@@ -14,7 +14,7 @@ from supervisor.engine.report_saving import ReportSaving
 from supervisor.engine.unsent_events import UnsentEvents
 from supervisor.ports.reports import JobReport
 from tests.engine.world import FakeJournal, SetClock
-from tests.queries.colleagues import SHARED
+from tests.queries.shared_job import SHARED
 
 LIMIT_S = 10.0
 

@@ -15,7 +15,7 @@ from supervisor.core.stragglers.straggler_messages import RankSections
 from supervisor.engine import section_watch
 from supervisor.engine.section_watch import SectionWatch
 from supervisor.ports.questions import LEADER, Answer, Question, SectionsTaken, TellSections
-from tests.queries.colleagues import Shared, shared_job
+from tests.queries.shared_job import Shared, shared_job
 
 LOOK_S = 0.01
 
@@ -50,7 +50,7 @@ async def _watching(shared: Shared, pages: Pages) -> AsyncGenerator[SectionWatch
     world = shared.world
     async with anyio.create_task_group() as tasks:
         watch = SectionWatch(
-            pages=pages, colleagues=shared.colleagues, jobs=world.jobs, publisher=world.publisher,
+            pages=pages, node_requests=shared.node_requests, jobs=world.jobs, publisher=world.publisher,
             saving=world.saving, clock=world.clock,
             own_name=lambda _: "n0", slow=world.slow, tasks=tasks,
         )  # fmt: skip
@@ -97,7 +97,7 @@ async def test_another_node_tells_the_leader_what_is_new_at_the_leaders_pace(tmp
         return SectionsTaken(LOOK_S)
 
     async with shared_job(tmp_path, leads=False) as shared, _watching(shared, pages) as watch:
-        shared.colleagues.answers[LEADER] = take
+        shared.node_requests.answers[LEADER] = take
         watch.watch("j")
         await _until(lambda: len(taken) >= 3)
         ranks = RankSections(0, (10,), (1.0,)), RankSections(1, (10,), (1.0,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 
 from supervisor.engine.unsent_events import UnsentEvents
-from tests.queries.colleagues import happened
+from tests.queries.shared_job import happened
 
 LIMIT_S = 10.0
 

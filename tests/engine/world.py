@@ -281,7 +281,7 @@ class ObedientSpawner:
             self.why = reason
             self.ended.set()
 
-    def whereabouts(self) -> str:
+    def process_state(self) -> str:
         return "runs"
 
     def exit(self, cycle: int, local_rank: int, *, code: int | None = None, signal: int | None = None) -> None:
@@ -356,7 +356,7 @@ class World:
         self.start_soon = start_soon
         peers = LocalPeers(self.inbox.post)
         reports: dict[str, ReportQueue] = {}
-        self.keeper = self._outbox(reports, meetings) if keeps else None
+        self.outbox = self._outbox(reports, meetings) if keeps else None
         self.node_stacks = NodeStacks(workers=self.workers, stacks=stacks or self.stacks)
         self.slow = KnownStragglers(peers.leads)
         self.prepared: list[str] = []
@@ -364,7 +364,7 @@ class World:
             inbox=self.inbox, engine_state=self.engine_state, stacks=self.node_stacks, peers=peers, jobs=self.jobs,
             publisher=self.publisher, workers=self.workers, clock=self.clock, claims=self.claims,
             log_dir=str(log_dir), prepare=self.prepared.append, slow=self.slow, meetings=meetings,
-            keep=self.keeper.keep_now if self.keeper is not None else None,
+            keep=self.outbox.keep_now if self.outbox is not None else None,
         )  # fmt: skip
         self.view, self.saving = self._shown()
         self.followers += [self.view.announced, self.job_service.announced, self.saving.announced]
@@ -379,15 +379,15 @@ class World:
             followed_by=self.followers,
             reports=reports,
             saving=self.saving,
-            keeper=self.keeper,
+            outbox=self.outbox,
         )
         self.engine = Engine(
             clock=self.clock, inbox=self.inbox, engine_state=self.engine_state, performer=self.performer,
             jitter=lambda: 0.5, turn_every_s=math.inf,
         )  # fmt: skip
         tasks.start_soon(self.engine.run)
-        if self.keeper is not None:
-            tasks.start_soon(self.keeper.run)
+        if self.outbox is not None:
+            tasks.start_soon(self.outbox.run)
 
     def _outbox(self, reports: dict[str, ReportQueue], meetings: Meetings | None) -> TurnOutbox:
         return TurnOutbox(

@@ -32,7 +32,7 @@ from supervisor.ports.questions import (
 )
 from supervisor.ports.reports import JobNodeReport, NodeReport
 from supervisor.queries import cluster_job_service
-from tests.queries.colleagues import History, happened, part, shared_job
+from tests.queries.shared_job import History, happened, part, shared_job
 from tests.settling import settled
 
 
@@ -55,13 +55,13 @@ def always(answer: Answer) -> Callable[[Question], Answer]:
 async def test_the_leader_asks_its_nodes_and_shows_one_that_is_silent_as_it_was(tmp_path: Path):
     async with shared_job(tmp_path) as shared:
         await shared.bring_spare()
-        shared.colleagues.answers["n1"] = spare
+        shared.node_requests.answers["n1"] = spare
         report = await shared.job_service.look("j")
         assert report is not None
         assert [(node.name, node.state, node.heard_at_ns) for node in report.nodes] == [
             ("n0", "active", None), ("n1", "spare", None),
         ]  # fmt: skip
-        shared.colleagues.answers.clear()
+        shared.node_requests.answers.clear()
         shared.world.clock.at_s += 3.2
         report = await shared.job_service.look("j")
         assert report is not None
@@ -80,7 +80,7 @@ async def test_a_node_that_has_not_been_heard_since_the_leader_came_back_is_not_
             ("n0", "ready"),
             ("n1", "unknown"),
         ]
-        shared.colleagues.answers["n1"] = spare
+        shared.node_requests.answers["n1"] = spare
         report = await shared.job_service.look("j")
         assert report is not None
         assert [node.heard_at_ns for node in report.nodes] == [None, None]
@@ -91,8 +91,10 @@ async def test_stacks_of_a_node_that_has_not_been_heard_yet_are_said_to_be_missi
     async with shared_job(tmp_path, leads=False) as shared:
         told = part("leader", 0, 1)
         nodes = (JobNodeReport("leader", "active"), JobNodeReport("n1", "active", 1, heard_at_ns=1))
-        shared.colleagues.answers[LEADER] = always(Whole(replace(told.part, nodes=nodes), (told.node,)))
-        shared.colleagues.answers["leader"] = always(Stacks(Evidence((StackGroup((0, 1), "main"),), source="py-spy")))
+        shared.node_requests.answers[LEADER] = always(Whole(replace(told.part, nodes=nodes), (told.node,)))
+        shared.node_requests.answers["leader"] = always(
+            Stacks(Evidence((StackGroup((0, 1), "main"),), source="py-spy"))
+        )
         evidence = await shared.job_service.stacks("j", None)
         assert ([group.ranks for group in evidence.groups], evidence.notes) == ([(0, 1)], ("no answer of n1 yet",))
         with pytest.raises(NoAnswerError, match="stacks of rank 3: no answer of n1 yet; try again in a moment"):
@@ -103,7 +105,7 @@ async def test_stacks_of_a_node_that_has_not_been_heard_yet_are_said_to_be_missi
 async def test_others_show_what_the_leader_says_under_their_own_supervisor(tmp_path: Path):
     async with shared_job(tmp_path, leads=False) as shared:
         told = part("leader", 0, 1)
-        shared.colleagues.answers[LEADER] = always(Whole(told.part, (told.node,)))
+        shared.node_requests.answers[LEADER] = always(Whole(told.part, (told.node,)))
         report = await shared.job_service.look("j")
         assert report is not None
         own = shared.world.job_service.job("j")
@@ -111,7 +113,7 @@ async def test_others_show_what_the_leader_says_under_their_own_supervisor(tmp_p
         assert (report.supervisor_pid, report.log_dir) == (own.supervisor_pid, own.log_dir)
         assert [rank.node for rank in report.ranks] == ["leader", "leader"]
         assert [each.name for each in await shared.job_service.nodes()] == ["leader", "n0"]
-        shared.colleagues.answers.clear()
+        shared.node_requests.answers.clear()
         report = await shared.job_service.look("j")
         assert report is not None
         assert "no answer within 2 s; the other nodes are shown as they were" in report.reason
@@ -124,13 +126,13 @@ async def test_stacks_are_collected_from_all_nodes(tmp_path: Path):
         own = await shared.job_service.look("j")
         assert own is not None
         whole = Whole(told.part, (told.node,))
-        shared.colleagues.answers[LEADER] = always(whole)
-        shared.colleagues.answers["n1"] = spare
+        shared.node_requests.answers[LEADER] = always(whole)
+        shared.node_requests.answers["n1"] = spare
         evidence = await shared.job_service.stacks("j", None)
         assert [group.ranks for group in evidence.groups] == [(2, 3)]
         with pytest.raises(NotFoundError, match="job j has ranks 2 to 3"):
             await shared.job_service.stacks("j", 9)
-        del shared.colleagues.answers["n1"]
+        del shared.node_requests.answers["n1"]
         evidence = await shared.job_service.stacks("j", 3)
         assert evidence.notes == ("rank 3 of node n1: cannot ask node n1: no answer within 3.5 s",)
 
@@ -138,7 +140,7 @@ async def test_stacks_are_collected_from_all_nodes(tmp_path: Path):
 async def test_a_node_is_cordoned_from_any_other(tmp_path: Path):
     async with shared_job(tmp_path) as shared:
         await shared.bring_spare()
-        shared.colleagues.answers["n1"] = spare
+        shared.node_requests.answers["n1"] = spare
         assert await shared.job_service.set_cordon("n1", cordoned=True, reason="why") == NodeReport(
             "n1", "cordoned", "why"
         )
@@ -159,7 +161,7 @@ async def test_a_node_that_has_left_is_listed_as_such_and_not_as_lost(tmp_path: 
         gone = JobNodeReport("n1", "left", None, "by kim")
         lost = NodeReport("n1", "lost", "the other side has closed the connection", ("j",))
         whole = Whole(replace(told.part, nodes=(*told.part.nodes, gone)), (told.node, lost))
-        shared.colleagues.answers[LEADER] = always(whole)
+        shared.node_requests.answers[LEADER] = always(whole)
         other = {each.name: each for each in await shared.job_service.nodes()}["n1"]
         assert (other.name, other.state, other.reason, other.job_ids) == ("n1", "left", "by kim", ())
         with pytest.raises(NotFoundError, match="it has left the job; type holdfast uncordon on that node"):
@@ -169,7 +171,7 @@ async def test_a_node_that_has_left_is_listed_as_such_and_not_as_lost(tmp_path: 
 async def test_a_node_is_asked_to_leave_from_any_other(tmp_path: Path):
     async with shared_job(tmp_path) as shared:
         await shared.bring_spare()
-        shared.colleagues.answers["n1"] = spare
+        shared.node_requests.answers["n1"] = spare
         assert (await shared.job_service.set_cordon("n1", cordoned=True, reason="why", leaves=True)).leaves == ("j",)
         done = await shared.job_service.answer("j", "n1", SetCordon(cordoned=True, reason="by kim", leaves=True))
         assert isinstance(done, Done)
@@ -229,7 +231,7 @@ async def test_one_that_waits_for_events_is_refused_once_this_node_leads_no_more
 
         async def lose_the_lead() -> None:
             await settled()
-            monkeypatch.setattr(shared.colleagues, "leads", leads)
+            monkeypatch.setattr(shared.node_requests, "leads", leads)
 
         tasks.start_soon(lose_the_lead)
         with pytest.raises(NoAnswerError, match="this node does not lead it"):
@@ -239,13 +241,13 @@ async def test_one_that_waits_for_events_is_refused_once_this_node_leads_no_more
 async def test_events_are_read_from_the_leader(tmp_path: Path):
     async with shared_job(tmp_path, leads=False) as shared:
         pages = [Events(happened("n1", 1, 2)), Events(happened("n1", 3)), Events((), is_last=True)]
-        shared.colleagues.answers[LEADER] = lambda _: pages.pop(0)
+        shared.node_requests.answers[LEADER] = lambda _: pages.pop(0)
         events = shared.job_service.events_elsewhere("j", after_sequence=0, follow=True)
         assert events is not None
         assert [event.sequence async for event in events] == [1, 2, 3]
-        asked = [each.after_sequence for _, each in shared.colleagues.asked if isinstance(each, ReadEvents)]
+        asked = [each.after_sequence for _, each in shared.node_requests.asked if isinstance(each, ReadEvents)]
         assert asked == [0, 2, 3]
-        shared.colleagues.answers.clear()
+        shared.node_requests.answers.clear()
         events = shared.job_service.events_elsewhere("j", after_sequence=0, follow=False)
         assert events is not None
         with pytest.raises(NoAnswerError):
@@ -268,7 +270,7 @@ async def test_the_end_of_the_job_here_is_followed_though_the_leader_does_not_sh
                 await anyio.sleep_forever()
             return Events((), is_last=True)
 
-        monkeypatch.setattr(shared.colleagues, "ask", ask)
+        monkeypatch.setattr(shared.node_requests, "ask", ask)
 
         async def note(text: str) -> None:
             notes.append(text)
@@ -292,7 +294,7 @@ async def test_the_end_of_the_job_here_is_followed_though_the_leader_does_not_sh
 async def test_what_a_restart_would_wait_for_is_said_beside_the_state(tmp_path: Path):
     for leads in (True, False):
         async with shared_job(tmp_path, leads=leads) as shared:
-            shared.colleagues.away = "the rendezvous backend has not answered for 7 s, and a restart waits for it"
+            shared.node_requests.away = "the rendezvous backend has not answered for 7 s, and a restart waits for it"
             report = await shared.job_service.look("j")
             assert report is not None
-            assert shared.colleagues.away in report.reason
+            assert shared.node_requests.away in report.reason

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from supervisor.core.cluster.cluster_messages import NodeLost
 from supervisor.core.facts import JobState
 from supervisor.ports.questions import NodeEvents, TellUpdate
-from tests.queries.colleagues import happened, part, shared_job
+from tests.queries.shared_job import happened, part, shared_job
 
 
 def news(

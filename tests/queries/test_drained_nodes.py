@@ -14,7 +14,7 @@ from supervisor.errors import ExhaustedError, NoAnswerError
 from supervisor.ports.questions import LEADER, Answer, Events, Question, ReadEvents, ShowWhole, Whole
 from supervisor.ports.reports import JobNodeReport, JobReport
 from supervisor.queries import drained_nodes
-from tests.queries.colleagues import Shared, happened, shared_job
+from tests.queries.shared_job import Shared, happened, shared_job
 
 
 class Leader:
@@ -71,7 +71,7 @@ async def test_the_leader_is_asked_until_the_node_is_gone(
     tmp_path: Path, states: tuple[str | None, ...], asked: int
 ) -> None:
     async with shared_job(tmp_path, leads=False) as shared:
-        shared.colleagues.answers[LEADER] = leader = Leader(*states)
+        shared.node_requests.answers[LEADER] = leader = Leader(*states)
         await until_left(shared)
         assert leader.asked == asked
 
@@ -85,7 +85,7 @@ async def test_a_leader_whose_disk_hangs_still_says_that_the_node_has_left(tmp_p
         return leader(question)
 
     async with shared_job(tmp_path, leads=False) as shared:
-        shared.colleagues.answers[LEADER] = answer
+        shared.node_requests.answers[LEADER] = answer
         await until_left(shared)
         assert leader.asked == 2
 

@@ -15,7 +15,7 @@ from supervisor.ports.questions import LEADER, Answer, NodeEvents, Question, Tel
 from supervisor.queries import event_forwarder
 from supervisor.queries.event_forwarder import EventForwarder
 from tests.engine.world import SetClock
-from tests.queries.colleagues import FakeColleagues, happened, part
+from tests.queries.shared_job import FakeNodeRequests, happened, part
 from tests.settling import settled
 
 LIMIT_S = 20.0
@@ -53,12 +53,12 @@ class Leader:
 
 @asynccontextmanager
 async def working(
-    colleagues: FakeColleagues, record: Callable[[str, NodeEvents], None] = lambda _, __: None
+    node_requests: FakeNodeRequests, record: Callable[[str, NodeEvents], None] = lambda _, __: None
 ) -> AsyncGenerator[UnsentEvents]:
     news = UnsentEvents()
     forwarder = EventForwarder(
         unsent=news,
-        colleagues=colleagues,
+        node_requests=node_requests,
         own_part=lambda _: part("n1", 2, 3),
         record=record,
         clock=SetClock(),
@@ -77,9 +77,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_events_are_told_together_and_each_once():
-    leader, colleagues = Leader(), FakeColleagues(leads=False)
-    colleagues.answers[LEADER] = leader.answer
-    async with working(colleagues) as news:
+    leader, node_requests = Leader(), FakeNodeRequests(leads=False)
+    node_requests.answers[LEADER] = leader.answer
+    async with working(node_requests) as news:
         for event in happened("n1", *range(1, 41)):
             news.note(event)
         await leader.until(40)
@@ -89,25 +89,25 @@ async def test_events_are_told_together_and_each_once():
 
 
 async def test_a_leader_that_does_not_answer_is_told_later_and_a_new_one_all():
-    leader, colleagues = Leader(), FakeColleagues(leads=False)
-    async with working(colleagues) as news:
+    leader, node_requests = Leader(), FakeNodeRequests(leads=False)
+    async with working(node_requests) as news:
         for event in happened("n1", 1, 2, 3):
             news.note(event)
-        while len(colleagues.asked) < 3:
+        while len(node_requests.asked) < 3:
             await anyio.lowlevel.checkpoint()
-        colleagues.answers[LEADER] = leader.answer
+        node_requests.answers[LEADER] = leader.answer
         await leader.until(3)
         successor = Leader()
-        colleagues.answers[LEADER] = successor.answer
+        node_requests.answers[LEADER] = successor.answer
         news.note(happened("n1", 4)[0])
         await successor.until(4)
 
 
 async def test_what_has_happened_between_events_of_other_nodes_is_told_with_what_came_before_it():
-    leader, colleagues = Leader(), FakeColleagues(leads=False)
-    colleagues.answers[LEADER] = leader.answer
+    leader, node_requests = Leader(), FakeNodeRequests(leads=False)
+    node_requests.answers[LEADER] = leader.answer
     leader.follows_on = True
-    async with working(colleagues) as news:
+    async with working(node_requests) as news:
         for event in happened("n1", 1, 2, 5):
             news.note(event)
         await leader.until(5)
@@ -118,21 +118,21 @@ async def test_what_has_happened_between_events_of_other_nodes_is_told_with_what
 
 async def test_too_many_are_given_up_from_the_oldest(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(unsent_events, "KEPT_EVENTS_MAX", 10)
-    leader, colleagues = Leader(), FakeColleagues(leads=False)
-    async with working(colleagues) as news:
+    leader, node_requests = Leader(), FakeNodeRequests(leads=False)
+    async with working(node_requests) as news:
         for event in happened("n1", *range(1, 31)):
             news.note(event)
-        colleagues.answers[LEADER] = leader.answer
+        node_requests.answers[LEADER] = leader.answer
         await leader.until(30)
     assert leader.messages[0].gone_through == 20
     assert leader.messages[0].events[0].sequence == 21
 
 
 async def test_a_message_has_a_bounded_size():
-    leader, colleagues = Leader(), FakeColleagues(leads=False)
-    colleagues.answers[LEADER] = leader.answer
+    leader, node_requests = Leader(), FakeNodeRequests(leads=False)
+    node_requests.answers[LEADER] = leader.answer
     long = (("stack", "x" * 40_000),)
-    async with working(colleagues) as news:
+    async with working(node_requests) as news:
         for event in happened("n1", 1, 2, 3, 4):
             news.note(replace(event, details=long))
         news.note(replace(happened("n1", 5)[0], details=long * 9))
@@ -142,18 +142,18 @@ async def test_a_message_has_a_bounded_size():
 
 
 async def test_one_that_leads_tells_nobody():
-    colleagues = FakeColleagues(leads=True)
-    async with working(colleagues) as news:
+    node_requests = FakeNodeRequests(leads=True)
+    async with working(node_requests) as news:
         news.note(happened("n0", 1)[0])
         await settled()
-    assert colleagues.asked == []
+    assert node_requests.asked == []
 
 
 async def test_a_leader_of_many_nodes_is_told_at_its_own_pace():
-    leader, colleagues = Leader(), FakeColleagues(leads=False)
+    leader, node_requests = Leader(), FakeNodeRequests(leads=False)
     leader.pace_s = 0.05
-    colleagues.answers[LEADER] = leader.answer
-    async with working(colleagues) as news:
+    node_requests.answers[LEADER] = leader.answer
+    async with working(node_requests) as news:
         news.note(happened("n1", 1)[0])
         await leader.until(1)
         told_at_s = anyio.current_time()
@@ -163,10 +163,10 @@ async def test_a_leader_of_many_nodes_is_told_at_its_own_pace():
 
 
 async def test_the_past_of_a_job_that_another_supervisor_has_begun_is_told_as_far_as_the_leader_wants_it():
-    leader, colleagues = Leader(), FakeColleagues(leads=False)
+    leader, node_requests = Leader(), FakeNodeRequests(leads=False)
     leader.through = 3
-    colleagues.answers[LEADER] = leader.answer
-    async with working(colleagues) as news:
+    node_requests.answers[LEADER] = leader.answer
+    async with working(node_requests) as news:
         news.note(happened("n1", 6)[0])
         news.recall("j", happened("n1", 1, 2, 3, 4, 5))
         await leader.until(6)
@@ -176,13 +176,13 @@ async def test_the_past_of_a_job_that_another_supervisor_has_begun_is_told_as_fa
 async def test_the_last_news_of_a_job_are_told_at_once(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(event_forwarder, "AGAIN_S", 3600.0)
     monkeypatch.setattr(leaders_events, "AT_ONCE_MAX", 2)
-    leader, colleagues = Leader(), FakeColleagues(leads=False)
-    async with working(colleagues) as news:
+    leader, node_requests = Leader(), FakeNodeRequests(leads=False)
+    async with working(node_requests) as news:
         for event in happened("n1", *range(1, 6)):
             news.note(event)
-        while not colleagues.asked:  # in vain: the next attempt is an hour away
+        while not node_requests.asked:  # in vain: the next attempt is an hour away
             await anyio.lowlevel.checkpoint()
-        colleagues.answers[LEADER] = leader.answer
+        node_requests.answers[LEADER] = leader.answer
         with anyio.fail_after(LIMIT_S):
             await news.tell_last("j")
     assert [len(message.events) for message in leader.messages] == [2, 2, 1]
@@ -190,7 +190,7 @@ async def test_the_last_news_of_a_job_are_told_at_once(monkeypatch: pytest.Monke
 
 async def test_the_events_of_a_leader_are_recorded_here_and_told_to_the_next_one():
     recorded: list[tuple[str, int]] = []
-    leader, successor, colleagues = Leader(), Leader(), FakeColleagues(leads=False)
+    leader, successor, node_requests = Leader(), Leader(), FakeNodeRequests(leads=False)
 
     def record(job_id: str, told: NodeEvents) -> None:
         recorded.extend((told.node, event.sequence) for event in told.events)
@@ -206,13 +206,13 @@ async def test_the_events_of_a_leader_are_recorded_here_and_told_to_the_next_one
         assert isinstance(taken, UpdateTaken)
         return replace(taken, own=NodeEvents("n2", 8))
 
-    colleagues.answers[LEADER] = answer
-    async with working(colleagues, record) as news:
+    node_requests.answers[LEADER] = answer
+    async with working(node_requests, record) as news:
         news.note(happened("n1", 1)[0])
         with anyio.fail_after(LIMIT_S):
             while len(recorded) < 3:
                 await anyio.lowlevel.checkpoint()
-            colleagues.answers[LEADER] = answer_next
+            node_requests.answers[LEADER] = answer_next
             news.note(happened("n1", 2)[0])
             while not any(message.others for message in successor.messages):
                 await anyio.lowlevel.checkpoint()
@@ -222,16 +222,16 @@ async def test_the_events_of_a_leader_are_recorded_here_and_told_to_the_next_one
 
 
 async def test_a_leader_that_takes_nothing_does_not_hold_up_the_end():
-    colleagues = FakeColleagues(leads=False)
-    colleagues.answers[LEADER] = lambda _: UpdateTaken(0, 0.0)
-    async with working(colleagues) as news:
+    node_requests = FakeNodeRequests(leads=False)
+    node_requests.answers[LEADER] = lambda _: UpdateTaken(0, 0.0)
+    async with working(node_requests) as news:
         news.note(happened("n1", 1)[0])
         with anyio.fail_after(LIMIT_S):
             await news.tell_last("j")
             await news.tell_last("unknown")
 
 
-class SlowColleagues(FakeColleagues):
+class SlowNodeRequests(FakeNodeRequests):
     """They answer once they may."""
 
     def __init__(self) -> None:
@@ -249,20 +249,20 @@ async def test_what_two_messages_at_once_carry_of_another_node_counts_as_told_on
     parts: int, caplog: pytest.LogCaptureFixture
 ):
     """The job ends while a message waits for its answer, and the last one carries the same."""
-    leader, colleagues = Leader(), SlowColleagues()
-    colleagues.answers[LEADER] = leader.answer
+    leader, node_requests = Leader(), SlowNodeRequests()
+    node_requests.answers[LEADER] = leader.answer
     owed = [NodeEvents("n0", 7, happened("n0", number)) for number in range(1, parts + 1)]
-    async with working(colleagues) as news:
+    async with working(node_requests) as news:
         news.of("j").owed.extend(owed)
         news.note(happened("n1", 2)[0])
         async with anyio.create_task_group() as tasks:
             with anyio.fail_after(LIMIT_S):
-                while len(colleagues.asked) < 1:
+                while len(node_requests.asked) < 1:
                     await anyio.lowlevel.checkpoint()
                 tasks.start_soon(news.tell_last, "j")
-                while len(colleagues.asked) < 2:
+                while len(node_requests.asked) < 2:
                     await anyio.lowlevel.checkpoint()
-                colleagues.may_answer.set()
+                node_requests.may_answer.set()
                 while len(leader.messages) < 1 + parts:
                     await anyio.lowlevel.checkpoint()
         await settled()

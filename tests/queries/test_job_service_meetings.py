@@ -15,7 +15,7 @@ from supervisor.core.facts import JobState
 from supervisor.core.session_state import JobSessions
 from supervisor.errors import AlreadyExistsError, ConfigurationError, CordonedError
 from tests.engine.world import World
-from tests.queries.colleagues import SHARED
+from tests.queries.shared_job import SHARED
 from tests.settling import settled
 
 LIMIT_S = 10.0

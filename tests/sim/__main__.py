@@ -30,7 +30,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=10_000, help="how many (default: %(default)s)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--seed", type=int, help="play this one alone, and tell its story")
+    parser.add_argument("--seed", type=int, help="play this one alone, and show its events")
     parser.add_argument("--nodes", type=int, help="that many, instead of what the seed says")
     parser.add_argument(
         "--faults", type=_numbers, help="play only these of the seed's faults, for example 0,3; or none"
@@ -57,7 +57,7 @@ def _one(seed: int, numbers: tuple[int, ...] | None, given: argparse.Namespace) 
         return 1
     for number, fault in enumerate(schedule):
         print(f"fault {number}: {fault}")
-    for at_s, who, event in world.story:
+    for at_s, who, event in world.event_log:
         print(f"{at_s:9.3f} s {who} {event.kind}: {event.reason}")
     return 0
 

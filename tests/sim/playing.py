@@ -12,7 +12,7 @@ from tests.sim.faults import DEPARTURES, Fault, draw_departures, draw_losses, dr
 from tests.sim.setup import Setup, draw_setup, draw_wrapped_setup
 from tests.sim.world import World
 
-STORY_SHOWN = 60
+EVENTS_SHOWN = 60
 CHUNK = 50  # seeds that one process plays at a time
 
 
@@ -128,7 +128,10 @@ def report(world: World) -> str:
         + (" --leaving" if is_leaving else ""),
         f"{setup.rules}",
         *(f"  fault {fault}" for fault in kept),
-        *(f"  {at_s:9.3f} s {who} {event.kind}: {event.reason}" for at_s, who, event in smaller.story[-STORY_SHOWN:]),
+        *(
+            f"  {at_s:9.3f} s {who} {event.kind}: {event.reason}"
+            for at_s, who, event in smaller.event_log[-EVENTS_SHOWN:]
+        ),
         *(f"  WRONG {each}" for each in smaller.complaints),
     ]
     return "\n".join(lines)

@@ -43,7 +43,7 @@ def drained(setup: Setup, seed: int, kind: Kind, node: str = "n0000", *, longest
 
 
 def is_refused(world: World) -> bool:
-    return "leave_refused" in {event.kind for _, _, event in world.story}
+    return "leave_refused" in {event.kind for _, _, event in world.event_log}
 
 
 def has_drained(world: World) -> bool:
@@ -52,7 +52,7 @@ def has_drained(world: World) -> bool:
 
 
 def is_lost(world: World, node: str) -> bool:
-    return any(event.reason.startswith(f"node {node} is lost: nothing was heard") for _, _, event in world.story)
+    return any(event.reason.startswith(f"node {node} is lost: nothing was heard") for _, _, event in world.event_log)
 
 
 @pytest.mark.parametrize("kind", [Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE])
@@ -106,6 +106,6 @@ def test_a_drain_that_was_granted_holds_for_the_next_leader_while_a_spare_stands
     )
     world = play(two_and_a_spare(seed, is_elected=True, nodes=4), faults)
     assert not world.complaints
-    assert "node_leaves" in {event.kind for _, _, event in world.story}
+    assert "node_leaves" in {event.kind for _, _, event in world.event_log}
     assert not is_refused(world)
     assert has_drained(world)

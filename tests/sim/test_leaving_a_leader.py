@@ -83,5 +83,5 @@ def test_a_node_without_ranks_that_meets_a_defect_ends_no_job_although_it_leads(
             if world.hosts[name].state.jobs[JOB].job.assignment is None:
                 verdicts = {host.verdict for host in world.hosts.values() if host.name != name}
                 assert {each.state for each in verdicts if each is not None} == {JobState.SUCCEEDED}, f"{seed}, {name}"
-                has_led |= "leader_resigned" in {event.kind for _, _, event in world.story}
+                has_led |= "leader_resigned" in {event.kind for _, _, event in world.event_log}
     assert has_led

@@ -217,7 +217,7 @@ def test_a_job_of_many_nodes_outlives_its_faults():
 
 def test_the_same_seed_gives_the_same_run():
     first, second = play_seed(3), play_seed(3)
-    assert first.story == second.story
+    assert first.event_log == second.event_log
     assert first.timeline.happened == second.timeline.happened
 
 
@@ -232,7 +232,7 @@ def test_without_faults_every_job_succeeds_in_its_first_cycle():
     for seed in range(20):
         world = play(draw_setup(seed), ())
         assert world.complaints == []
-        assert {event.cycle for _, _, event in world.story} == {0}
+        assert {event.cycle for _, _, event in world.event_log} == {0}
 
 
 def test_a_failure_is_shown_with_the_faults_that_it_needs(monkeypatch: pytest.MonkeyPatch):

@@ -33,7 +33,7 @@ PROMPT_S = 0.1
 HARMLESS_TO_LEADER_S = 1.0
 ORDERS_ARRIVE_S = 3.0
 TOUCHES_S = 3.0  # two interruptions this close count as one
-STORY_MAX = 400  # events kept for a failure's report
+EVENT_LOG_MAX = 400  # events kept for a failure's report
 
 
 class World:
@@ -45,7 +45,7 @@ class World:
         self.random = random.Random(f"world {setup.seed}")
         self.timeline = Timeline()
         self.complaints: list[str] = []
-        self.story: list[tuple[float, str, JobEvent]] = []
+        self.event_log: list[tuple[float, str, JobEvent]] = []
         self.struck: list[Fault] = []
         self.clients: dict[str, Client] = {}  # of the leader, if it is not elected, by node
         self.hosts = {name: Host(self, name, self.clock(index)) for index, name in enumerate(setup.names)}
@@ -152,8 +152,8 @@ class World:
             each(state, event)
 
     def _tell(self, who: str, event: JobEvent) -> None:
-        if len(self.story) < STORY_MAX:
-            self.story.append((self.timeline.now_s, who, event))
+        if len(self.event_log) < EVENT_LOG_MAX:
+            self.event_log.append((self.timeline.now_s, who, event))
 
     def note_verdict(self, host: Host, verdict: Verdict) -> None:
         self._undecided.discard(host)

@@ -14,7 +14,7 @@ from tests.deploy.sources import ROOT
 from tests.sim.playing import Played, play_range
 
 LEDGER = ROOT / "docs/architecture/seeds.csv"
-PLAYED = ("supervisor/core", "tests/sim")  # what a seed's story depends on
+PLAYED = ("supervisor/core", "tests/sim")  # what a seed's events depend on
 BLOCK = 5_000  # seeds between two looks at the clock; each is kept as it is done
 MIXES = {
     "plain": {},

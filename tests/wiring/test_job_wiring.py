@@ -11,7 +11,7 @@ from supervisor.core.announcements import Announcement, JobEnded
 from supervisor.core.cluster.cluster_messages import JobOpened, NodeJoined, NodeLost, Reported
 from supervisor.core.facts import JobState
 from supervisor.engine.job_record import JobRecord
-from tests.queries.colleagues import SHARED
+from tests.queries.shared_job import SHARED
 from tests.settling import settled
 from tests.wiring.made import made
 

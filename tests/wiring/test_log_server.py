@@ -76,7 +76,7 @@ async def funnel_of(
                     {"j": job},
                     lambda _, event: published.append(event),
                     paths=paths,
-                    colleagues=None,
+                    node_requests=None,
                     on_finish=lambda job_id: Tier.order.append(f"words of {job_id}"),
                 ),
                 job,

@@ -10,13 +10,13 @@ import anyio
 import pytest
 
 from supervisor.config import JobSpec
-from supervisor.edges.peers.embedded.local_peers import NoColleagues
+from supervisor.edges.peers.embedded.local_peers import NoNodeRequests
 from supervisor.errors import InvalidRequestError
 from supervisor.ports.job_requests import RendezvousRequest
 from supervisor.ports.questions import LEADER, Answer, Part, Question, ShowPart, TellUpdate, UpdateTaken
 from supervisor.wiring import shared_jobs
 from supervisor.wiring.shared_jobs import Counter, open_counter
-from tests.queries.colleagues import SHARED, FakeColleagues
+from tests.queries.shared_job import SHARED, FakeNodeRequests
 from tests.settling import settled
 from tests.wiring.made import Made, made
 
@@ -25,26 +25,26 @@ LIMIT_S = 20.0
 
 @asynccontextmanager
 async def opened(
-    tmp_path: Path, colleagues: FakeColleagues | NoColleagues, kept: list[str]
+    tmp_path: Path, node_requests: FakeNodeRequests | NoNodeRequests, kept: list[str]
 ) -> AsyncGenerator[tuple[Made, Counter]]:
     async def keep(reason: str) -> None:
         kept.append(reason)
 
     async with made(tmp_path) as all_of_it:
-        counter = await open_counter(all_of_it.tasks, all_of_it.base, all_of_it.jobs, colleagues, keep_cordon=keep)
+        counter = await open_counter(all_of_it.tasks, all_of_it.base, all_of_it.jobs, node_requests, keep_cordon=keep)
         yield all_of_it, counter
 
 
 async def test_a_node_that_follows_answers_for_its_part_and_tells_the_leader_what_happens(tmp_path: Path):
-    colleagues, told, answers = FakeColleagues(leads=False), list[str](), list[Answer]()
+    node_requests, told, answers = FakeNodeRequests(leads=False), list[str](), list[Answer]()
 
     def take(question: Question) -> Answer:
         assert isinstance(question, TellUpdate)
         told.extend(event.kind for event in question.events)
         return UpdateTaken(question.events[-1].sequence if question.events else 0)
 
-    colleagues.answers[LEADER] = take
-    async with opened(tmp_path, colleagues, []) as (all_of_it, _):
+    node_requests.answers[LEADER] = take
+    async with opened(tmp_path, node_requests, []) as (all_of_it, _):
         await all_of_it.jobs.job_service.submit(SHARED, {})
         await settled()
         all_of_it.base.questions.put("j", "n1", ShowPart(), answers.append)
@@ -59,7 +59,7 @@ async def test_a_node_that_follows_answers_for_its_part_and_tells_the_leader_wha
 
 async def test_without_other_nodes_all_is_answered_here_and_a_cordon_is_kept(tmp_path: Path):
     kept: list[str] = []
-    async with opened(tmp_path, NoColleagues(), kept) as (all_of_it, counter):
+    async with opened(tmp_path, NoNodeRequests(), kept) as (all_of_it, counter):
         assert counter.recall is None
         await all_of_it.jobs.job_service.submit(JobSpec("j", ("t.py",)), {})
         await counter.job_service.until_complete("j")

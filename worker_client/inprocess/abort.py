@@ -15,7 +15,7 @@ from worker_client.inprocess.compose import flattened
 from worker_client.inprocess.releasing import flight_recorder
 from worker_client.inprocess.releasing.gloo_groups import KeptGroups
 from worker_client.inprocess.releasing.gloo_waits import HangUps, gloo_listeners, shut_down_gloo_connections
-from worker_client.inprocess.releasing.missing_store_server import StandIns
+from worker_client.inprocess.releasing.missing_store_server import SubstituteStores
 from worker_client.inprocess.releasing.store_waits import expected, shut_down_store_connections
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class AbortTorchDistributed(Abort):
     _has_run = False  # A derived class may abort in its own way.
     _hang_ups: HangUps  # of this iteration
     _kept: KeptGroups | None = None  # of this iteration; until the main thread is out of the function
-    _stand_ins: StandIns | None = None  # likewise
+    _substitutes: SubstituteStores | None = None  # likewise
     _releases = 0  # of this iteration, after the first
 
     def __init__(self, torch_fr_trace_path: str | None = None) -> None:
@@ -114,17 +114,17 @@ class AbortTorchDistributed(Abort):
             self._hang_ups.hang_up(gloo_listeners(), (state.active_world_size or state.world_size) + 1)
             self._releases += 1
             if self._releases >= RELEASES_BEFORE_STAND_IN:
-                self._stand_ins = self._stand_ins or StandIns()
-                self._stand_ins.open(expected())
+                self._substitutes = self._substitutes or SubstituteStores()
+                self._substitutes.open(expected())
 
     def clear_after(self) -> None:
         """Destroys the groups that the main thread created after the abort, before it left the function."""
         distributed = _torch_distributed()
         if not self._has_run or self._kept is None or distributed is None:
             return
-        if self._stand_ins is not None:
-            self._stand_ins.close()
-            self._stand_ins = None
+        if self._substitutes is not None:
+            self._substitutes.close()
+            self._substitutes = None
         if distributed.is_initialized():
             self._kept.keep(_process_groups())
             self._release()

@@ -41,7 +41,7 @@ class Look(msgspec.Struct, frozen=True):
     checkpoints: str = ""  # what those of the opened job cost, and which interval would be best; "": unknown
 
 
-class Lookout:
+class JobPoller:
     """Asks repeatedly and remembers the events that it has seen. May be used by one thread at a time."""
 
     def __init__(self, arguments: Namespace) -> None:

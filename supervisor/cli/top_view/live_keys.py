@@ -14,7 +14,7 @@ from textual.widgets import DataTable
 from supervisor.cli.job_owners import who_asks
 from supervisor.cli.stacks import stacks_text
 from supervisor.cli.top_view.dialogs import Page, Question
-from supervisor.cli.top_view.job_polling import Look, Lookout
+from supervisor.cli.top_view.job_polling import JobPoller, Look
 from supervisor.cli.top_view.screens import Jobs, Listing, OneJob
 from supervisor.core.printable import one_line
 from supervisor.edges.operators.control_client import CALL_TIMEOUT_S, ControlClient, bounded
@@ -81,9 +81,9 @@ class LiveView(App[None]):
         Binding("ctrl+c", "quit", show=False),
     ]
 
-    def __init__(self, lookout: Lookout, *, interval_s: float, job_id: str = "", colours: bool = True) -> None:
+    def __init__(self, poller: JobPoller, *, interval_s: float, job_id: str = "", colours: bool = True) -> None:
         super().__init__(ansi_color=True)
-        self._lookout = lookout
+        self._poller = poller
         self._interval_s = interval_s
         self._first_job_id = job_id
         self._colours = colours
@@ -104,7 +104,7 @@ class LiveView(App[None]):
             self._is_looking = True
             opened = next((each.job_id for each in self.screen_stack if isinstance(each, OneJob)), "")
             include_ended = self._includes_ended
-            self._ask(lambda: self._lookout.look(include_ended=include_ended, opened=opened), self._show)
+            self._ask(lambda: self._poller.look(include_ended=include_ended, opened=opened), self._show)
 
     def _ask(self, question: Callable[[], Answer], show: Callable[[Answer], None]) -> None:
         """Asks in a thread that nobody waits for, so that the user can quit while a supervisor hangs."""
@@ -170,12 +170,12 @@ class LiveView(App[None]):
 
     def _ask_page(self, page: Page, asked: Asked) -> None:
         self.push_screen(page)
-        self._ask(lambda: self._lookout.ask(asked.verb, asked.job_id, asked.question), page.fill)
+        self._ask(lambda: self._poller.ask(asked.verb, asked.job_id, asked.question), page.fill)
 
     def _ask_first(self, text: str, asked: Asked) -> None:
         def on_answer(is_yes: bool | None) -> None:
             if is_yes:
-                self._ask(lambda: self._lookout.ask(asked.verb, asked.job_id, asked.question), self._tell)
+                self._ask(lambda: self._poller.ask(asked.verb, asked.job_id, asked.question), self._tell)
 
         self.push_screen(Question(text), on_answer)
 

@@ -102,7 +102,7 @@ class RanksOfJob:
         """Returns a table of the job's nodes."""
         report = self.report(look)
         cells = [rows.node_row(node, report.ranks).cells for node in report.nodes] if report else []
-        return output.table(rows.NODE_HEADS, cells, output.Paper(None, colours=False))
+        return output.table(rows.NODE_HEADS, cells, output.TextLayout(None, colours=False))
 
     def report(self, look: Look) -> JobReport | None:
         """Returns the job's report; None if no supervisor knows the job now."""

@@ -123,7 +123,7 @@ class PageContents:
             with self._lock:
                 self._readers -= 1
 
-    def news(self, known: Known) -> dict[str, object]:
+    def updates(self, known: Known) -> dict[str, object]:
         """Returns what a reader does not know yet, and takes note of it in `known`."""
         with self._lock:
             shown = sorted(self._shown.items(), key=lambda each: (not each[1].is_live, -each[0][2]))

@@ -191,7 +191,7 @@ class Site:
             with self._contents.reading():
                 while not self._is_over and is_permitted():
                     changed = self._changed  # What happens from here on rings it.
-                    yield f"data: {json.dumps(self._contents.news(known))}\n\n"
+                    yield f"data: {json.dumps(self._contents.updates(known))}\n\n"
                     while not changed.is_set():
                         with anyio.move_on_after(ALIVE_S):
                             await changed.wait()

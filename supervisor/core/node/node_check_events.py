@@ -9,7 +9,7 @@ from supervisor.core.node.node_messages import Publish
 from supervisor.core.node_check_facts import Health, HealthFinding, unfit_sentence
 
 
-class Teller(msgspec.Struct, frozen=True):
+class NodeCheckEvents(msgspec.Struct, frozen=True):
     """Says what has been found on one node, in one cycle of one job."""
 
     job_id: str

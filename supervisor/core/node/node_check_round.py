@@ -15,7 +15,7 @@ import msgspec
 
 from supervisor.core.cluster.cluster_messages import NodeExcluded, NodeJoined
 from supervisor.core.node import single_node_check
-from supervisor.core.node.node_check_events import Teller
+from supervisor.core.node.node_check_events import NodeCheckEvents
 from supervisor.core.node.node_messages import CheckNode, DeadlineReached, NodeChecked, Publish, TellCoordinator
 from supervisor.core.node.single_node_check import NodeCheckState
 from supervisor.core.node_check_facts import CheckPlan, CheckView, Health, HealthFinding, unfit_sentence
@@ -74,14 +74,14 @@ def initial_state(plans: tuple[CheckPlan, ...] = ()) -> State:
 
 
 def step(state: State, event: Event, *, now_s: float, job_id: str, node: str, cycle: int) -> Outcome:
-    teller = Teller(job_id, node, max(cycle, 0))
+    check_events = NodeCheckEvents(job_id, node, max(cycle, 0))
     match event:
         case RoundBegun():
-            return (state, ()) if state.round is not None or state.is_over else _begin(state, now_s, teller)
+            return (state, ()) if state.round is not None or state.is_over else _begin(state, now_s, check_events)
         case JoinWanted(joined):
             if state.round is None:
                 return state, (TellCoordinator(job_id, joined),)
-            return _conclude(msgspec.structs.replace(state, joins=joined, joins_at_s=now_s), now_s, teller)
+            return _conclude(msgspec.structs.replace(state, joins=joined, joins_at_s=now_s), now_s, check_events)
         case JoinDropped():
             return msgspec.structs.replace(state, joins=None), ()
         case NodeChecked(check=check, number=number, findings=findings, is_last=is_last):
@@ -89,13 +89,13 @@ def step(state: State, event: Event, *, now_s: float, job_id: str, node: str, cy
             if check_state is None or check_state.number != number or check_state.begun_s is None:
                 return state, ()  # Outdated.
             if not is_last:
-                return _conclude(_with(state, single_node_check.note(check_state, findings)), now_s, teller)
+                return _conclude(_with(state, single_node_check.note(check_state, findings)), now_s, check_events)
             before = check_state.findings
             answered = single_node_check.answer(check_state, findings, now_s)
             answered = single_node_check.rest(answered) if state.is_over else answered
-            return _answered(_with(state, answered), answered, before, now_s, teller)
+            return _answered(_with(state, answered), answered, before, now_s, check_events)
         case DeadlineReached():
-            return _pass_deadlines(state, now_s, teller)
+            return _pass_deadlines(state, now_s, check_events)
         case JobOver():
             rested = tuple(single_node_check.rest(each) for each in state.standings)
             return State(rested, told=state.told, is_over=True), ()
@@ -124,49 +124,53 @@ def checks_of(state: State) -> tuple[CheckView, ...]:
     )
 
 
-def _begin(state: State, now_s: float, teller: Teller) -> Outcome:
+def _begin(state: State, now_s: float, check_events: NodeCheckEvents) -> Outcome:
     """Begins a round. A look under way counts for it; a late one counts as it did when it became late."""
-    state, actions = _look(state, now_s, teller, [each for each in state.standings if each.begun_s is None])
+    state, actions = _look(state, now_s, check_events, [each for each in state.standings if each.begun_s is None])
     missing = tuple(each.plan.name for each in state.standings if each.is_awaited)
     state = msgspec.structs.replace(state, round=Round(now_s, missing), joins=None)
-    state, more = _conclude(state, now_s, teller)
+    state, more = _conclude(state, now_s, check_events)
     return state, (*actions, *more)
 
 
-def _look(state: State, now_s: float, teller: Teller, due: list[NodeCheckState]) -> Outcome:
+def _look(state: State, now_s: float, check_events: NodeCheckEvents, due: list[NodeCheckState]) -> Outcome:
     begun = [single_node_check.begin(each, now_s) for each in due]
     for each in begun:
         state = _with(state, each)
-    return state, tuple(CheckNode(teller.job_id, each.plan.name, each.number) for each in begun)
+    return state, tuple(CheckNode(check_events.job_id, each.plan.name, each.number) for each in begun)
 
 
 def _answered(
-    state: State, check_state: NodeCheckState, before: tuple[HealthFinding, ...], now_s: float, teller: Teller
+    state: State,
+    check_state: NodeCheckState,
+    before: tuple[HealthFinding, ...],
+    now_s: float,
+    check_events: NodeCheckEvents,
 ) -> Outcome:
     name = check_state.plan.name
     if state.round is not None and name in state.round.missing:
         missing = tuple(each for each in state.round.missing if each != name)
         state = msgspec.structs.replace(state, round=msgspec.structs.replace(state.round, missing=missing))
-        return _conclude(state, now_s, teller)
-    return state, () if state.is_over else teller.changes(before, check_state.findings)
+        return _conclude(state, now_s, check_events)
+    return state, () if state.is_over else check_events.changes(before, check_state.findings)
 
 
-def _pass_deadlines(state: State, now_s: float, teller: Teller) -> Outcome:
+def _pass_deadlines(state: State, now_s: float, check_events: NodeCheckEvents) -> Outcome:
     if state.is_over:
         return state, ()
     actions: list[Action] = []
     for each in state.standings:
         if each.late_at_s is not None and each.late_at_s <= now_s:
             missed = single_node_check.miss(each, now_s)
-            state, more = _answered(_with(state, missed), missed, each.findings, now_s, teller)
+            state, more = _answered(_with(state, missed), missed, each.findings, now_s, check_events)
             actions += more
     due = [each for each in state.standings if each.due_s is not None and each.due_s <= now_s]
-    state, looks = _look(state, now_s, teller, due)
-    state, more = _conclude(state, now_s, teller)
+    state, looks = _look(state, now_s, check_events, due)
+    state, more = _conclude(state, now_s, check_events)
     return state, (*actions, *looks, *more)
 
 
-def _conclude(state: State, now_s: float, teller: Teller) -> Outcome:
+def _conclude(state: State, now_s: float, check_events: NodeCheckEvents) -> Outcome:
     """Ends the round once no check is awaited."""
     if state.round is None:
         return state, ()
@@ -180,15 +184,15 @@ def _conclude(state: State, now_s: float, teller: Teller) -> Outcome:
         for each in state.standings
         for finding in (single_node_check.without_answer(each, begun_s, now_s) if each in missing else each.findings)
     )
-    said, told = teller.round(findings, state.told)
+    said, told = check_events.round(findings, state.told)
     reports: list[Action] = []
-    if unfit := unfit_sentence(teller.node, findings):
-        reports.append(TellCoordinator(teller.job_id, NodeExcluded(teller.node, unfit)))
+    if unfit := unfit_sentence(check_events.node, findings):
+        reports.append(TellCoordinator(check_events.job_id, NodeExcluded(check_events.node, unfit)))
     if state.joins is not None:  # Also if unfit: nothing of the last cycle runs here any more.
         joined, cause = state.joins, state.joins.cause
         if cause is not None and state.joins_at_s is not None:
             joined = msgspec.structs.replace(joined, cause=cause.later(now_s - state.joins_at_s))
-        reports.append(TellCoordinator(teller.job_id, joined))
+        reports.append(TellCoordinator(check_events.job_id, joined))
     state = msgspec.structs.replace(state, round=None, joins=None, told=told)
     return state, (*said, *reports)
 

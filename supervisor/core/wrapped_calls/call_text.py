@@ -73,22 +73,22 @@ def begun_sentence(
     return text
 
 
-def resting_sentence(iteration: int, fruitless: FailedInARow, progress_s: float, pause_s: float, faults: Faults) -> str:
+def resting_sentence(iteration: int, failures: FailedInARow, progress_s: float, pause_s: float, faults: Faults) -> str:
     """Returns "the iteration after 11 begins in 0.2 s: rank 1 has failed within 5 s in 12 iterations in a row; …"."""
-    why = _again_and_again(fruitless, progress_s, faults)
+    why = _again_and_again(failures, progress_s, faults)
     return f"the iteration after {iteration} begins in {pause_s:.3g} s: {why}"
 
 
-def hopeless_sentence(call: int, fruitless: FailedInARow, progress_s: float, faults: Faults) -> str:
+def hopeless_sentence(call: int, failures: FailedInARow, progress_s: float, faults: Faults) -> str:
     return (
-        f"cannot go on with call {call}: {_again_and_again(fruitless, progress_s, faults)}; mend the cause, or end the "
+        f"cannot go on with call {call}: {_again_and_again(failures, progress_s, faults)}; mend the cause, or end the "
         "call earlier with RetryController(max_iterations=…)"
     )
 
 
-def _again_and_again(fruitless: FailedInARow, progress_s: float, faults: Faults) -> str:
-    who = f"rank {fruitless.first}" if fruitless.first >= 0 else "a rank"
-    count = fruitless.in_a_row
+def _again_and_again(failures: FailedInARow, progress_s: float, faults: Faults) -> str:
+    who = f"rank {failures.first}" if failures.first >= 0 else "a rank"
+    count = failures.in_a_row
     return f"{who} has failed within {progress_s:g} s in {count} iterations in a row; last: {faults_sentence(faults)}"
 
 

@@ -55,9 +55,9 @@ def progress_s(record: FaultRecord, settings: CallSettings) -> float:
     return PROGRESS_S
 
 
-def pause_s(fruitless: FailedInARow, settings: CallSettings) -> float:
+def pause_s(failures: FailedInARow, settings: CallSettings) -> float:
     """Returns the delay of the next iteration. Every rank waits at the barrier meanwhile, within its timeout."""
-    further = fruitless.in_a_row - AT_ONCE_MAX
+    further = failures.in_a_row - AT_ONCE_MAX
     if further <= 0:
         return 0.0
     longest_s = min(PAUSE_MAX_S, settings.barrier_timeout_s / 4, settings.hard_timeout_s / 2)

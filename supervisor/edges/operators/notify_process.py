@@ -33,7 +33,7 @@ _changing = threading.Lock()  # of _running; held from the end on, so no other c
 _running: list[subprocess.Popen[bytes]] = []
 
 
-class Teller:
+class EventDelivery:
     """Notifies one listener of one event after another."""
 
     def __init__(self, flag: str, send: Send) -> None:
@@ -218,21 +218,21 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # our parent may block some signals for itself
     settings = cast("dict[str, str]", json.loads(sys.stdin.buffer.readline()))
     command, url = settings["command"], settings["url"]
-    tellers: list[Teller] = []
+    deliveries: list[EventDelivery] = []
     if command:
-        tellers.append(Teller("--on-event", lambda line: run_command(command, line)))
+        deliveries.append(EventDelivery("--on-event", lambda line: run_command(command, line)))
     if url:
-        tellers.append(Teller("--on-event-url", lambda line: post(url, line)))
+        deliveries.append(EventDelivery("--on-event-url", lambda line: post(url, line)))
     for line in sys.stdin.buffer:
-        for teller in tellers:
-            teller.put(line)
-    for teller in tellers:
-        teller.end()
-    for teller in tellers:
-        teller.join(END_TIMEOUT_S / len(tellers))
+        for delivery in deliveries:
+            delivery.put(line)
+    for delivery in deliveries:
+        delivery.end()
+    for delivery in deliveries:
+        delivery.join(END_TIMEOUT_S / len(deliveries))
     kill_running_command()
-    for teller in tellers:
-        teller.report()
+    for delivery in deliveries:
+        delivery.report()
     os._exit(0)  # does not wait for calls that hang
 
 

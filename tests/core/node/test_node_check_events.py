@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from supervisor.core.node.node_check_events import Teller
+from supervisor.core.node.node_check_events import NodeCheckEvents
 from supervisor.core.node_check_facts import Health, HealthFinding
 
-TELLER = Teller("job", "a", 3)
+EVENTS = NodeCheckEvents("job", "a", 3)
 WELL = HealthFinding("nvhcd", Health.HEALTHY)
 SILENT = HealthFinding("nvhcd", Health.UNANSWERED, "no answer within 5 s")
 SKIPPED = HealthFinding("nvhcd", Health.SKIPPED, "there is no socket")
@@ -15,7 +15,7 @@ Told = tuple[tuple[str, Health], ...]
 
 
 def kinds(finding: HealthFinding, told: Told = ()) -> tuple[list[str], Told]:
-    said, told = TELLER.round((finding,), told)
+    said, told = EVENTS.round((finding,), told)
     assert all(each.job_id == "job" and each.event.cycle == 3 for each in said)
     return [each.event.kind for each in said], told
 
@@ -42,18 +42,18 @@ def test_an_unhealthy_node_is_reported_in_each_round() -> None:
 
 
 def test_between_two_cycles_only_changes_are_reported() -> None:
-    assert TELLER.changes((ILL,), (ILL,)) == ()
-    (change,) = TELLER.changes((), (ILL,))
+    assert EVENTS.changes((ILL,), (ILL,)) == ()
+    (change,) = EVENTS.changes((), (ILL,))
     assert change.event.reason == "a check of node a changes: disk is unhealthy: /b can't be read"
-    assert TELLER.changes((), (WELL,)) == ()
+    assert EVENTS.changes((), (WELL,)) == ()
 
 
 def test_a_recovery_is_told_under_the_names_that_it_has() -> None:
     silent = HealthFinding("gpu", Health.UNANSWERED, "NVML has not answered within 5 s")
     first, second = (HealthFinding("gpu", Health.HEALTHY, subject=f"GPU {index}") for index in range(2))
-    (told,) = TELLER.changes((silent,), (first,))
+    (told,) = EVENTS.changes((silent,), (first,))
     assert (told.event.kind, told.event.reason) == (
         "node_check_changed", "a check of node a changes: gpu GPU 0 is healthy"
     )  # fmt: skip
-    assert len(TELLER.changes((silent, first), (first, second))) == 1
-    assert TELLER.changes((first,), (first, second)) == ()
+    assert len(EVENTS.changes((silent, first), (first, second))) == 1
+    assert EVENTS.changes((first,), (first, second)) == ()

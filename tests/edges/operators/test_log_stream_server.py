@@ -128,7 +128,7 @@ async def test_a_reader_that_is_closed_while_it_is_asked_gives_no_end(tmp_path: 
 
 
 class Asker:
-    """Node b, which asks this node. See questions.Colleagues."""
+    """Node b, which asks this node. See questions.NodeRequests."""
 
     def __init__(self, found: LogStreamServer, part: JobReport) -> None:
         self._found = found

@@ -20,7 +20,7 @@ from supervisor.engine.event_publisher import UNTOLD_MAX_S
 from supervisor.engine.recovery import snapshot_texts
 from supervisor.engine.recovery.snapshot_texts import WHOLE_NODES_MAX
 from tests.engine.world import ObedientSpawner, World
-from tests.queries.colleagues import SHARED
+from tests.queries.shared_job import SHARED
 from tests.queries.test_job_service_meetings import FakeMeetings
 
 LIMIT_S = 10.0

@@ -22,7 +22,7 @@ from worker_client.inprocess.call import call_number
 from worker_client.inprocess.call.call_resources import CallResources
 from worker_client.inprocess.call.call_stores import CallStores, open_store
 from worker_client.inprocess.call.callbacks import Callbacks, is_unfit
-from worker_client.inprocess.call.failed_iteration import CycleCollection, forget, in_a_line, story
+from worker_client.inprocess.call.failed_iteration import CycleCollection, forget, in_a_line, traceback_text
 from worker_client.inprocess.call.iteration_ranks import IterationRanks, Membership
 from worker_client.inprocess.call.param_injection import inject
 from worker_client.inprocess.call.rank_variables import RankVariables
@@ -260,7 +260,7 @@ class CallWrapper:
         self._monitor_thread.note_reached(iteration)
         if cause is not None:
             is_first = self._coordination.fail(Interruption.EXCEPTION.name, in_a_line(cause))  # Others wait for this.
-            told = story(cause)
+            told = traceback_text(cause)
             forget(cause)
             log.error("rank %d: iteration %d has failed:\n%s", self.state.rank, iteration, told)
             if not is_first:

@@ -19,7 +19,7 @@ GROWN_FACTOR = 1.25  # A process that has grown so much since its last full coll
 GROWN_LEAST_BYTES = 512 * 1024**2  # but not if it is little.
 ERRORS_MAX = 10_000  # in one chain or group
 _OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep  # all of worker_client.inprocess
-STORY_CHARACTERS_MAX = 16 * 1024  # a quarter of a pipe's buffer, so a restart never waits for a reader
+TRACEBACK_CHARACTERS_MAX = 16 * 1024  # a quarter of a pipe's buffer, so a restart never waits for a reader
 
 
 def forget(error: BaseException) -> None:
@@ -71,12 +71,12 @@ def _resident_bytes() -> int:
         return 0
 
 
-def story(error: BaseException) -> str:
+def traceback_text(error: BaseException) -> str:
     """Returns the error's traceback from the function on, for the log; cuts the middle out of a very long one."""
     text = "".join(traceback.format_exception(type(error), error, _from_the_function(error.__traceback__)))
-    if len(text) <= STORY_CHARACTERS_MAX:
+    if len(text) <= TRACEBACK_CHARACTERS_MAX:
         return text
-    half = STORY_CHARACTERS_MAX // 2
+    half = TRACEBACK_CHARACTERS_MAX // 2
     return f"{text[:half]}\n... {len(text) - 2 * half} characters are left out ...\n{text[-half:]}"
 
 

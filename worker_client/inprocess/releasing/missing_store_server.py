@@ -27,7 +27,7 @@ PAUSE_MAX_S = 2.0
 END_TIMEOUT_S = 2 * TIMEOUT_S
 
 
-class StandIns:
+class SubstituteStores:
     """Stores in place of those that nobody serves, until `close()`."""
 
     def __init__(self) -> None:
@@ -68,11 +68,11 @@ def served_while_waiting() -> Generator[None]:
 
 
 def _serve_until(is_over: threading.Event) -> None:
-    stand_ins, pause_s = StandIns(), FIRST_PAUSE_S
+    substitutes, pause_s = SubstituteStores(), FIRST_PAUSE_S
     while not is_over.wait(pause_s):
-        stand_ins.open(expected())  # again, because a port may have been in use
+        substitutes.open(expected())  # again, because a port may have been in use
         pause_s = min(2 * pause_s, PAUSE_MAX_S)
-    stand_ins.close()
+    substitutes.close()
 
 
 def _is_here(address: str) -> bool:

@@ -21,7 +21,7 @@ from holdfast_wire import private_files
 from supervisor.edges.machine import records
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.processes import home_folder, process_table
-from supervisor.edges.machine.processes.unresponsive_process import whereabouts
+from supervisor.edges.machine.processes.unresponsive_process import process_state
 from supervisor.errors import AlreadyExistsError
 from supervisor.local_time import local_time
 
@@ -267,7 +267,7 @@ def how_they_end(job_id: str, folders: Sequence[Path]) -> str:
     stuck = [pid for pid in left if _is_stuck(pid)]
     if stuck:
         pids = " ".join(map(str, stuck[:STUCK_NAMED_MAX]))
-        return f"process {stuck[0]} of it {whereabouts(stuck[0])}, so end it with kill -KILL {pids}"
+        return f"process {stuck[0]} of it {process_state(stuck[0])}, so end it with kill -KILL {pids}"
     if left and not any(map(_may_be_spawner, left)):
         pids = " ".join(map(str, left[:STUCK_NAMED_MAX]))
         return f"nobody ends them, since their spawner is gone, too: kill -KILL {pids} does"

@@ -37,7 +37,7 @@ _CALLS: dict[str, dict[int, tuple[str, bool]]] = {
 }  # fmt: skip
 
 
-def whereabouts(pid: int) -> str:
+def process_state(pid: int) -> str:
     """Returns what `pid` does now, to end a sentence: "waits in the kernel (state D) in write to /mnt/x/log"."""
     entry = process_table.look_up(pid)
     if entry is None:

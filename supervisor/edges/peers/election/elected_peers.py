@@ -71,7 +71,7 @@ class ElectedPeers:
         """With what is kept in the `session_store`, this process goes on as the node that the one before it was."""
         self._outage = BackendOutage(voter.job_id)
         self._not_listening = BackendOutage(voter.job_id)
-        self.colleagues = RequestRouter(
+        self.node_requests = RequestRouter(
             own_name=voter.node, leads=False, pass_on=self._pass_on, take_question=take_question,
             outage=self._outage.clause,
         )  # fmt: skip
@@ -189,7 +189,7 @@ class ElectedPeers:
                 await self._is_over.wait()
                 tasks.cancel_scope.cancel()
         finally:
-            self.colleagues.parted(None, CLOSED)
+            self.node_requests.parted(None, CLOSED)
 
     async def _keep_time(self) -> None:
         while True:
@@ -311,7 +311,7 @@ class ElectedPeers:
             on_order=self._post,
             on_lost=self._lost.append,
             on_fence=lambda until_s: self._vouch(until_s - FENCE_S),
-            on_aside=self.colleagues.take,
+            on_aside=self.node_requests.take,
             tls=voter.tls,
             session_store=SessionStore(self._session_store.keep, kept),
         )
@@ -354,7 +354,7 @@ class ElectedPeers:
             for each in listeners:  # The server closes them, unless it was cancelled before it began.
                 each.close()
             self._leader_term = None
-            self.colleagues.is_leader = False
+            self.node_requests.is_leader = False
             self._take(candidate.LeadLost(why, leader_term.has_resigned, leader_term.ledger))
             with anyio.CancelScope(shield=True):
                 await leader_term.end()
@@ -383,11 +383,11 @@ class ElectedPeers:
         assert self._won is not None, "the lead was won"
         lead, asked_at_s = self._won
         self._leader_term = LeaderTerm(
-            self._voter, lead, self._post, self._vouch, lambda: self._state.fence.until_s, self.colleagues.take,
-            on_parted=self.colleagues.parted, outage=self._outage, asked_at_s=asked_at_s, found=found,
+            self._voter, lead, self._post, self._vouch, lambda: self._state.fence.until_s, self.node_requests.take,
+            on_parted=self.node_requests.parted, outage=self._outage, asked_at_s=asked_at_s, found=found,
             witnesses=witnesses,
         )  # fmt: skip
-        self.colleagues.is_leader = True
+        self.node_requests.is_leader = True
         _log.info("this node leads job %s (term %d)", self._voter.job_id, lead.term)
 
 

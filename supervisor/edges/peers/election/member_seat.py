@@ -156,12 +156,12 @@ class MemberSeat:
         """Has another member lead etcd while this node leads the job."""
         leads_job = await self._records.leader() == self._node
         leading = await alone.leading_member() if leads_job else 0
-        for heir in etcd_membership.heirs(own_id, leading, view.members, leads_job=leads_job):
-            other = self._open_client([endpoint_of(heir.client_url.partition("://")[2])])
+        for target in etcd_membership.transfer_targets(own_id, leading, view.members, leads_job=leads_job):
+            other = self._open_client([endpoint_of(target.client_url.partition("://")[2])])
             try:
                 with suppress(*NO_ANSWER):
                     await other.leading_member()  # While one that is lost were to lead, etcd would take no writes.
-                    await alone.move_lead(heir.id)
+                    await alone.move_lead(target.id)
                     return
             finally:
                 other.close()

@@ -30,7 +30,7 @@ from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.own_address import address_towards_others
 from supervisor.errors import ConfigurationError
 from supervisor.ports.edges import Post
-from supervisor.ports.questions import PeersAndColleagues, TakeQuestion
+from supervisor.ports.questions import PeersAndNodeRequests, TakeQuestion
 
 TEXT_BYTES_MAX = 4096
 JOIN_TIMEOUT_S = 600.0
@@ -74,7 +74,7 @@ class NodeMeeting(msgspec.Struct, frozen=True):
 
     def open_peers(
         self, post: Post, take_question: TakeQuestion, on_orphaned: Callable[[], None]
-    ) -> AbstractAsyncContextManager[PeersAndColleagues]:
+    ) -> AbstractAsyncContextManager[PeersAndNodeRequests]:
         """Opens the peers. `on_orphaned`: the leader is lost, or must start again with a node's new supervisor.
 
         In both cases all ranks tell the successors how far they are.

@@ -55,11 +55,11 @@ class Meeting(msgspec.Struct, frozen=True):
 class LeaderPeers:
     """Peers of the node that runs the job's coordinator; see ports.Peers."""
 
-    def __init__(self, meeting: Meeting, server: ClusterServer, post: Post, colleagues: RequestRouter) -> None:
+    def __init__(self, meeting: Meeting, server: ClusterServer, post: Post, node_requests: RequestRouter) -> None:
         self._node = meeting.node
         self._server = server
         self._post = post
-        self.colleagues = colleagues
+        self.node_requests = node_requests
 
     def leads(self, job_id: str) -> bool:
         del job_id
@@ -100,7 +100,7 @@ class FollowerPeers:
         self._post = post
         self._session_store = session_store or SessionStore()
         kept = self._session_store.kept
-        self.colleagues = RequestRouter(
+        self.node_requests = RequestRouter(
             own_name=meeting.node,
             leads=False,
             take_question=take_question,
@@ -150,7 +150,7 @@ class FollowerPeers:
             on_order=self._post,
             on_lost=self._lose_leader,
             on_fence=self._move_fence,
-            on_aside=self.colleagues.take,
+            on_aside=self.node_requests.take,
             tls=self._meeting.tls,
             session_store=SessionStore(self._session_store.keep, kept),
         )
@@ -198,7 +198,7 @@ async def open_peers(
     leaders_store = session_store if meeting.nodes_max < KEPT_NODES_MAX else SessionStore(None, kept)
     async with AsyncExitStack() as closes, anyio.create_task_group() as tasks:
         if listener is not None:
-            colleagues = RequestRouter(
+            node_requests = RequestRouter(
                 own_name=meeting.node,
                 leads=True,
                 take_question=take_question,
@@ -208,8 +208,8 @@ async def open_peers(
                 job_id=meeting.job_id,
                 own_name=meeting.node,
                 on_report=post,
-                on_aside=colleagues.take,
-                on_parted=colleagues.parted,
+                on_aside=node_requests.take,
+                on_parted=node_requests.parted,
                 tls=meeting.tls,
                 fan_out=meeting.fan_out,
                 nodes_max=meeting.nodes_max,
@@ -217,12 +217,12 @@ async def open_peers(
             )
             gc_tuning.collect_seldom(meeting.nodes_max)
             await tasks.start(server.run, listener)
-            opened, said = LeaderPeers(meeting, server, post, colleagues), server.until_all_is_heard
+            opened, said = LeaderPeers(meeting, server, post, node_requests), server.until_all_is_heard
         else:
             opened = FollowerPeers(meeting, post, session_store, take_question=take_question)
             tasks.start_soon(opened.run)
             said = opened.until_all_is_heard
-        closes.callback(opened.colleagues.parted, None, CLOSED)
+        closes.callback(opened.node_requests.parted, None, CLOSED)
         yield opened
         with anyio.move_on_after(PARTING_S):
             await said()

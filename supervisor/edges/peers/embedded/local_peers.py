@@ -13,8 +13,8 @@ from supervisor.errors import NoAnswerError
 from supervisor.ports.questions import Answer, Question
 
 
-class NoColleagues:
-    """Colleagues of a job on one node: there are none. See questions.Colleagues."""
+class NoNodeRequests:
+    """NodeRequests of a job on one node: there are none. See questions.NodeRequests."""
 
     def leads(self, job_id: str) -> bool:
         del job_id
@@ -37,7 +37,7 @@ class LocalPeers:
 
     def __init__(self, post: Callable[[Ordered | Reported], None]) -> None:
         self._post = post
-        self.colleagues = NoColleagues()
+        self.node_requests = NoNodeRequests()
 
     def leads(self, job_id: str) -> bool:
         del job_id

@@ -29,7 +29,7 @@ from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.edges.peers.stream.session_store import JobPeers, SessionStore
 from supervisor.errors import ConfigurationError, HoldfastError, NoAnswerError
 from supervisor.ports.edges import Post
-from supervisor.ports.questions import Answer, LastEvents, PeersAndColleagues, Question, TakeQuestion
+from supervisor.ports.questions import Answer, LastEvents, PeersAndNodeRequests, Question, TakeQuestion
 from supervisor.ports.timed_waits import pause
 
 OPEN_AGAIN_S = 0.5
@@ -52,8 +52,8 @@ class KnowsLeader(Protocol):
 
 
 @runtime_checkable
-class HearsLastNews(Protocol):
-    """Knows, for one job, whether its other nodes have told their last news."""
+class AwaitsLastEvents(Protocol):
+    """Knows, for one job, whether its other nodes have sent their last events."""
 
     async def until_all_have_left(self) -> None:
         """Waits until no other node is connected: each leaves once the job has ended there and it has told all."""
@@ -98,7 +98,7 @@ class _Meeting:
 
 
 class PeersOfJobs:
-    """Peers of all jobs; see ports.Peers, ports.Meetings, questions.Colleagues. For the event loop's thread."""
+    """Peers of all jobs; see ports.Peers, ports.Meetings, questions.NodeRequests. For the event loop's thread."""
 
     def __init__(
         self,
@@ -239,18 +239,20 @@ class PeersOfJobs:
             meeting.is_closed.set()
             self._unsent.forget(job_id)
 
-    async def _exchange_last_events(self, job_id: str, peers: PeersAndColleagues) -> None:
+    async def _exchange_last_events(self, job_id: str, peers: PeersAndNodeRequests) -> None:
         if not peers.leads(job_id):
             await self._unsent.tell_last(job_id)
-            if isinstance(peers.colleagues, FallsQuiet):  # People who follow the job read its last output and events.
-                await peers.colleagues.until_quiet()
-        elif isinstance(peers, HearsLastNews):
+            if isinstance(
+                peers.node_requests, FallsQuiet
+            ):  # People who follow the job read its last output and events.
+                await peers.node_requests.until_quiet()
+        elif isinstance(peers, AwaitsLastEvents):
             await peers.until_all_have_left()
 
     # --- see ports.Peers -------------------------------------------------------------------------------------------
 
     @property
-    def colleagues(self) -> PeersOfJobs:
+    def node_requests(self) -> PeersOfJobs:
         return self
 
     def leads(self, job_id: str) -> bool:
@@ -274,11 +276,11 @@ class PeersOfJobs:
         if (peers := self._of(job_id)) is not None:
             peers.record(job_id, ledger)
 
-    # --- see questions.Colleagues ----------------------------------------------------------------------------------
+    # --- see questions.NodeRequests ----------------------------------------------------------------------------------
 
     def outage(self, job_id: str) -> str:
         peers = self._of(job_id)
-        return "" if peers is None else peers.colleagues.outage(job_id)
+        return "" if peers is None else peers.node_requests.outage(job_id)
 
     async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
         if job_id not in self._meetings:  # Nobody asks about a job of this node alone.
@@ -286,9 +288,9 @@ class PeersOfJobs:
         peers = self._of(job_id)
         if peers is None:
             raise NoAnswerError(f"cannot ask the other nodes of job {job_id}: the connection to them is lost")
-        return await peers.colleagues.ask(job_id, to, question, timeout_s=timeout_s)
+        return await peers.node_requests.ask(job_id, to, question, timeout_s=timeout_s)
 
-    def _of(self, job_id: str) -> PeersAndColleagues | None:
+    def _of(self, job_id: str) -> PeersAndNodeRequests | None:
         """Returns the job's peers; None if they are closed or lost: then nobody could hear a message."""
         meeting = self._meetings.get(job_id)
         return self._local if meeting is None else meeting.peers

@@ -58,7 +58,7 @@ def refuse(job_id: str, by: str, question: Question, reply: Reply) -> None:
 
 
 class RequestRouter:
-    """Forwards questions; see questions.Colleagues. For the event loop's thread."""
+    """Forwards questions; see questions.NodeRequests. For the event loop's thread."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class RequestRouter:
     ) -> None:
         """`pass_on` sends towards a node; a follower has only one way. It returns False if it can't send now.
 
-        `outage`: see questions.Colleagues.
+        `outage`: see questions.NodeRequests.
         """
         self._own_name = own_name
         self.is_leader = leads

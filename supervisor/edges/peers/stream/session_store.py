@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from supervisor.core.session_state import JobSessions
-from supervisor.ports.questions import PeersAndColleagues
+from supervisor.ports.questions import PeersAndNodeRequests
 
 
 class SessionStore(msgspec.Struct, frozen=True):
@@ -21,7 +21,7 @@ class SessionStore(msgspec.Struct, frozen=True):
     kept: JobSessions | None = None  # what the previous supervisor left
 
 
-class JobPeers(PeersAndColleagues, Protocol):
+class JobPeers(PeersAndNodeRequests, Protocol):
     """The connections of one job to its other nodes."""
 
     def session_state(self, *, whole: bool = True) -> JobSessions:

@@ -136,7 +136,7 @@ class _Ranks:
     def kill(self, reason: str) -> None:
         """Does nothing: its processes are not ours to end, and it can't hang."""
 
-    def whereabouts(self) -> str:
+    def process_state(self) -> str:
         return "the ranks were started by others"
 
     async def watch_idle(self, idle_s: float) -> None:

@@ -16,7 +16,7 @@ from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, Decoder, FrameTooLong
 
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes import process_table
-from supervisor.edges.machine.processes.unresponsive_process import whereabouts
+from supervisor.edges.machine.processes.unresponsive_process import process_state
 from supervisor.edges.workers.auto_heartbeat_pages import MainThreads
 from supervisor.edges.workers.page_hand_over import PageOffers
 from supervisor.edges.workers.spawner.lost_spawner_processes import Orphans, kill_cgroup, wait_for_end
@@ -117,7 +117,7 @@ class SpawnerLink:
             self.kill(f"{type(message).__name__} can't be sent to it: {error}")
             return
         if len(self._unsent) + len(frames) > UNSENT_BYTES_MAX:
-            self.kill(f"it takes no orders: {len(self._unsent)} bytes wait already, and it {whereabouts(self.pid)}")
+            self.kill(f"it takes no orders: {len(self._unsent)} bytes wait already, and it {process_state(self.pid)}")
             return
         self._unsent += frames
         self._flush()
@@ -183,9 +183,9 @@ class SpawnerLink:
         with contextlib.suppress(OSError):  # it has ended
             signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
-    def whereabouts(self) -> str:
+    def process_state(self) -> str:
         """Returns what the spawner does, as the rest of a sentence. Never blocks."""
-        return whereabouts(self.pid)
+        return process_state(self.pid)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Reads until the spawner has exited and was reaped, then calls `on_lost` unless it had sent Ended."""
@@ -376,7 +376,7 @@ class SpawnerLink:
         why = self._killed or self._fault
         self._process.returncode = -signal.SIGKILL  # so that Popen neither waits nor warns
         if status is None:
-            told = f"the spawner (pid {self.pid}) was killed and is not gone: it {self.whereabouts()}"
+            told = f"the spawner (pid {self.pid}) was killed and is not gone: it {self.process_state()}"
             return f"{told}; it was killed because {why}" if why else told
         self._exited = True
         self._living.discard(self.pid)
@@ -391,7 +391,7 @@ class SpawnerLink:
         """Returns that its end is unknown: another process is its parent and reaps it."""
         why = self._killed or self._fault
         if self._waiting.cancelled_caught:
-            return f"the spawner (pid {self.pid}) was killed and is not gone: it {self.whereabouts()}; {why}"
+            return f"the spawner (pid {self.pid}) was killed and is not gone: it {self.process_state()}; {why}"
         self._exited = True
         self._living.discard(self.pid)
         return f"the spawner (pid {self.pid}) has ended" + (f" after {why}" if why else "")

@@ -21,7 +21,7 @@ import anyio
 from supervisor.core.process_facts import SilentSpawner
 from supervisor.edges.machine.own_process.threads import in_thread_or_here
 from supervisor.edges.machine.processes import process_table
-from supervisor.edges.machine.processes.unresponsive_process import whereabouts
+from supervisor.edges.machine.processes.unresponsive_process import process_state
 from supervisor.edges.workers.spawner import kept_succession, spawner_discovery
 from supervisor.edges.workers.spawner.kept_succession import SUCCESSOR
 from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles, SpawnerIdentity
@@ -58,7 +58,7 @@ class SpawnerReconnect:
         """Returns the first spawner that has not answered."""
         for identity in self._missing.values():
             if identity.is_alive and (entry := process_table.look_up(identity.pid)) is not None:
-                return SilentSpawner(identity.pid, entry.state, whereabouts(identity.pid))
+                return SilentSpawner(identity.pid, entry.state, process_state(identity.pid))
         return None
 
     def end(self) -> None:

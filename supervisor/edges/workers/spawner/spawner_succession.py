@@ -167,8 +167,8 @@ class SpawnerSuccession:
         for link in list(self._living):
             link.kill(reason)
 
-    def whereabouts(self) -> str:
-        return "; ".join(f"the spawner (pid {link.pid}) {link.whereabouts()}" for link in self._living)
+    def process_state(self) -> str:
+        return "; ".join(f"the spawner (pid {link.pid}) {link.process_state()}" for link in self._living)
 
     async def run(self, on_started: Callable[[Spawner], None]) -> str:
         """Starts the first spawner and serves all links until none is left. Returns why a needed one was lost.

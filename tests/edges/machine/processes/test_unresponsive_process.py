@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.edges.machine.processes.unresponsive_process import whereabouts
+from supervisor.edges.machine.processes.unresponsive_process import process_state
 from tests.edges.workers.worker_side import until
 
 
@@ -27,21 +27,21 @@ def _start(*command: str) -> subprocess.Popen[bytes]:
 
 
 async def test_one_that_waits_says_in_which_call_and_of_what(reader: subprocess.Popen[bytes]) -> None:
-    await until(lambda: "state S" in whereabouts(reader.pid) and "read" in whereabouts(reader.pid))
-    assert whereabouts(reader.pid).startswith("waits in the kernel (state S) in read of pipe:[")
+    await until(lambda: "state S" in process_state(reader.pid) and "read" in process_state(reader.pid))
+    assert process_state(reader.pid).startswith("waits in the kernel (state S) in read of pipe:[")
 
 
 async def test_one_that_was_stopped_or_has_ended_says_so(reader: subprocess.Popen[bytes]) -> None:
     reader.send_signal(signal.SIGSTOP)
-    await until(lambda: whereabouts(reader.pid) == "is stopped (state T)")
+    await until(lambda: process_state(reader.pid) == "is stopped (state T)")
     reader.send_signal(signal.SIGKILL)
-    await until(lambda: whereabouts(reader.pid) == "has ended")
+    await until(lambda: process_state(reader.pid) == "has ended")
     reader.wait(10)
-    assert whereabouts(reader.pid) == "has ended"
+    assert process_state(reader.pid) == "has ended"
 
 
 def test_one_that_runs_says_so() -> None:
-    assert whereabouts(os.getpid()) == "runs"
+    assert process_state(os.getpid()) == "runs"
 
 
 async def test_a_file_is_named_without_being_looked_up(tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ async def test_a_file_is_named_without_being_looked_up(tmp_path: Path) -> None:
         assert holder.stdout is not None
         holder.stdout.readline()
         with _start("flock", str(path), "true") as waiter:
-            await until(lambda: "flock" in whereabouts(waiter.pid))
+            await until(lambda: "flock" in process_state(waiter.pid))
             path.unlink()
-            assert f"in flock of {path} (deleted)" in whereabouts(waiter.pid)
+            assert f"in flock of {path} (deleted)" in process_state(waiter.pid)
             waiter.kill()
         holder.kill()

@@ -40,7 +40,7 @@ def shared(job_id: str) -> JobSpec:
 
 
 class OneJob:
-    """See questions.PeersAndColleagues: the test sets what comes, and sent messages are kept."""
+    """See questions.PeersAndNodeRequests: the test sets what comes, and sent messages are kept."""
 
     def __init__(self, post: Post, take_question: TakeQuestion, *, leads: bool) -> None:
         self.post = post
@@ -52,7 +52,7 @@ class OneJob:
         self._leads = leads
 
     @property
-    def colleagues(self) -> OneJob:
+    def node_requests(self) -> OneJob:
         return self
 
     def leads(self, job_id: str) -> bool:

@@ -26,7 +26,7 @@ from supervisor.ports.questions import (
     CloseLogs,
     LogBytes,
     Logs,
-    PeersAndColleagues,
+    PeersAndNodeRequests,
     Question,
     ReadEvents,
     ReadLogs,
@@ -45,7 +45,7 @@ from tests.edges.peers.embedded.test_cluster_peers import JOB, LIMIT_S, TLS, Hea
 class Node:
     """A node that identifies itself in the output of a simulated rank."""
 
-    def __init__(self, name: str, peers: PeersAndColleagues, heard: Heard) -> None:
+    def __init__(self, name: str, peers: PeersAndNodeRequests, heard: Heard) -> None:
         self.name = name
         self.peers = peers
         self.heard = heard
@@ -73,11 +73,11 @@ class Node:
 
     @property
     def router(self) -> RequestRouter:
-        assert isinstance(self.peers.colleagues, RequestRouter)
-        return self.peers.colleagues
+        assert isinstance(self.peers.node_requests, RequestRouter)
+        return self.peers.node_requests
 
     async def ask(self, to: str, question: Question, timeout_s: float = LIMIT_S) -> str:
-        answer = await self.peers.colleagues.ask(JOB, to, question, timeout_s=timeout_s)
+        answer = await self.peers.node_requests.ask(JOB, to, question, timeout_s=timeout_s)
         assert isinstance(answer, Logs)
         return answer.pieces[0].output.decode()
 
@@ -198,7 +198,7 @@ async def test_nobody_waits_for_an_answer_of_a_node_that_has_parted_if_the_leade
     async def ask(one: Candidate, to: str) -> None:
         assert one.peers is not None
         with pytest.raises(NoAnswerError) as refused:
-            await one.peers.colleagues.ask(JOB, to, ShowPart(), timeout_s=LIMIT_S)
+            await one.peers.node_requests.ask(JOB, to, ShowPart(), timeout_s=LIMIT_S)
         refusals.append(str(refused.value))
 
     async with anyio.create_task_group() as tasks, elected(memory, "a", take_question=keep) as a:

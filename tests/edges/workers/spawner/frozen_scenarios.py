@@ -55,8 +55,10 @@ class Job:
         self.heard: list[link.FromSpawner] = []
         self.reason = ""
 
-    async def keep(self, keeper: SpawnerLifecycle, spec: JobSpec) -> None:
-        self.reason = await keeper.keep(spec, os.environ, on_started=self.spawners.append, on_message=self.heard.append)
+    async def keep(self, lifecycle: SpawnerLifecycle, spec: JobSpec) -> None:
+        self.reason = await lifecycle.keep(
+            spec, os.environ, on_started=self.spawners.append, on_message=self.heard.append
+        )
 
     def workers(self) -> list[int]:
         return [message.pid for message in self.heard if isinstance(message, link.Spawned)]
@@ -74,11 +76,11 @@ async def longest_pause() -> float:
 
 async def start(spec: JobSpec, frozen: Path, *, in_folder: bool) -> None:
     """A start on the disk is given up, and the event loop turns meanwhile."""
-    keeper = SpawnerLifecycle(private=False, output_dir=None if in_folder else frozen / "x", start_timeout_s=0.5)
+    lifecycle = SpawnerLifecycle(private=False, output_dir=None if in_folder else frozen / "x", start_timeout_s=0.5)
     there = msgspec.structs.replace(spec, cwd=str(frozen / "x")) if in_folder else spec
     job = Job()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(job.keep, keeper, there)
+        tasks.start_soon(job.keep, lifecycle, there)
         assert await longest_pause() < 0.4
     assert job.reason.startswith("cannot start the spawner of job kept: "), job.reason
     assert f"{frozen}/x: it has not ended within 0.5 s" in job.reason, job.reason
@@ -91,8 +93,8 @@ async def hold_and_start(sock: Path, cwd: str, output_dir: str) -> None:
         print(flush=True)
         await anyio.wait_readable(listener)
         rank, _ = listener.accept()
-        keeper = SpawnerLifecycle(private=False, output_dir=Path(output_dir) if output_dir else None)
-        await Job().keep(keeper, JobSpec("kept", ("x",), cwd=cwd, python=sys.executable))
+        lifecycle = SpawnerLifecycle(private=False, output_dir=Path(output_dir) if output_dir else None)
+        await Job().keep(lifecycle, JobSpec("kept", ("x",), cwd=cwd, python=sys.executable))
     rank.close()
     claim.close()
 
@@ -190,17 +192,17 @@ async def services(folder: Path, frozen: Path) -> None:
 async def stuck_spawner(spec: JobSpec, frozen: Path) -> None:
     """A spawner stuck on the disk is killed with its workers and named; another job's continues."""
     job, other = Job(), Job()
-    keeper = SpawnerLifecycle(private=True, output_dir=None)
+    lifecycle = SpawnerLifecycle(private=True, output_dir=None)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(job.keep, keeper, spec)
-        tasks.start_soon(other.keep, keeper, msgspec.structs.replace(spec, job_id="other"))
+        tasks.start_soon(job.keep, lifecycle, spec)
+        tasks.start_soon(other.keep, lifecycle, msgspec.structs.replace(spec, job_id="other"))
         await until(lambda: job.heard and other.heard, at_most_s=LIMIT_S)
         for each in (job, other):
             each.spawners[0].send(link.Spawn(0, (link.WorkerPlan(0, 0, {}),)))
         await until(lambda: job.workers() and other.workers(), at_most_s=LIMIT_S)
         spawner = job.spawners[0]
         await get_stuck(spawner, frozen, cycle=1)
-        spawner.kill(f"it did not answer Spawn within 2 s: {spawner.whereabouts()}")
+        spawner.kill(f"it did not answer Spawn within 2 s: {spawner.process_state()}")
         # Dead, though not reaped: only its parent could do that, and it is stuck.
         await until(lambda: psutil.Process(job.workers()[0]).status() == psutil.STATUS_ZOMBIE, at_most_s=5)
         await until(lambda: job.reason, at_most_s=5)
@@ -240,7 +242,7 @@ async def killed_before_a_return(spec: JobSpec, folder: Path, frozen: Path) -> N
 async def get_stuck(spawner: Spawner, frozen: Path, *, cycle: int) -> None:
     there = link.StreamPlan(console=False, file=f"{frozen}/log")
     spawner.send(link.Spawn(cycle, (link.WorkerPlan(0, 0, {}, stdout=there),)))
-    await until(lambda: spawner.pid in waiting(frozen) and "in open" in spawner.whereabouts(), at_most_s=LIMIT_S)
+    await until(lambda: spawner.pid in waiting(frozen) and "in open" in spawner.process_state(), at_most_s=LIMIT_S)
 
 
 async def play(scenario: str, folder: Path) -> int:

@@ -65,8 +65,8 @@ async def test_one_that_was_told_to_end_is_no_loss(spec: JobSpec) -> None:
     reasons: list[str] = []
 
     async def keep() -> None:
-        keeper = SpawnerLifecycle(private=True, output_dir=None)
-        reasons.append(await keeper.keep(spec, os.environ, on_started=ear.spawners.append, on_message=ear.take))
+        lifecycle = SpawnerLifecycle(private=True, output_dir=None)
+        reasons.append(await lifecycle.keep(spec, os.environ, on_started=ear.spawners.append, on_message=ear.take))
 
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
@@ -81,26 +81,26 @@ async def test_an_interpreter_that_is_no_python_is_refused_before_the_loss_is_to
     ear = Ear()
     spec = msgspec.structs.replace(spec, python="/bin/false")
     with anyio.fail_after(LIMIT_S):
-        keeper = SpawnerLifecycle(private=True, output_dir=None)
-        why = await keeper.keep(spec, os.environ, on_started=ear.spawners.append, on_message=ear.take)
+        lifecycle = SpawnerLifecycle(private=True, output_dir=None)
+        why = await lifecycle.keep(spec, os.environ, on_started=ear.spawners.append, on_message=ear.take)
     (ready,) = ear.heard
     assert isinstance(ready, link.Ready)
     assert ready.refusal.startswith("cannot run with /bin/false: it exited with code 1 instead of starting workers;")
     assert (ready.refusal_code, "exited with code 1" in why) == (78, True)
 
 
-def keeper_of(folder: Path) -> SpawnerLifecycle:
+def lifecycle_in(folder: Path) -> SpawnerLifecycle:
     folder.mkdir(mode=0o700)
     return SpawnerLifecycle(private=False, output_dir=None, return_folder=folder)
 
 
 @asynccontextmanager
-async def kept(keeper: SpawnerLifecycle, spec: JobSpec) -> AsyncGenerator[Spawner]:
+async def kept(lifecycle: SpawnerLifecycle, spec: JobSpec) -> AsyncGenerator[Spawner]:
     """A spawner that is ready; it must have ended within LIMIT_S."""
     ear = Ear()
 
     async def keep() -> None:
-        reason = await keeper.keep(spec, os.environ, on_started=ear.spawners.append, on_message=ear.take)
+        reason = await lifecycle.keep(spec, os.environ, on_started=ear.spawners.append, on_message=ear.take)
         assert ear.ready.is_set(), reason
 
     with anyio.fail_after(LIMIT_S):
@@ -112,14 +112,14 @@ async def kept(keeper: SpawnerLifecycle, spec: JobSpec) -> AsyncGenerator[Spawne
 
 async def test_what_it_kept_stays_until_the_end_of_the_job_is_recorded(spec: JobSpec, tmp_path: Path) -> None:
     folder = tmp_path / "spawners"
-    keeper = keeper_of(folder)
-    async with kept(keeper, spec) as spawner:
+    lifecycle = lifecycle_in(folder)
+    async with kept(lifecycle, spec) as spawner:
         spawner.keep({"state": "all of it"}, (link.End(),), lambda: None)
     (place,) = spawner_discovery.find_files(folder)
     left = dead_spawner_state.read(place)
     assert left is not None
     assert left.texts["state"] == "all of it"
-    keeper.end_run(spec.job_id)()
+    lifecycle.end_run(spec.job_id)()
     assert spawner_discovery.find_files(folder) == []
 
 
@@ -128,11 +128,11 @@ async def test_what_a_lost_spawner_kept_is_removed_once_the_next_one_keeps_the_j
 ) -> None:
     """It may be a process that can't be killed, for which the next supervisor would wait."""
     folder = tmp_path / "spawners"
-    keeper = keeper_of(folder)
-    async with kept(keeper, spec) as spawner:
+    lifecycle = lifecycle_in(folder)
+    async with kept(lifecycle, spec) as spawner:
         spawner.kill("it is stuck")
     (first,) = spawner_discovery.find_files(folder)
-    async with kept(keeper, spec) as spawner:
+    async with kept(lifecycle, spec) as spawner:
         (second,) = {*spawner_discovery.find_files(folder)} - {first}
         spawner.keep({"state": "all of it"}, (), lambda: None)
         await until(second.keep_path.exists)
@@ -143,8 +143,8 @@ async def test_what_a_lost_spawner_kept_is_removed_once_the_next_one_keeps_the_j
 
 async def test_what_a_lost_spawner_kept_stays_as_long_as_the_next_one_loads(spec: JobSpec, tmp_path: Path) -> None:
     """If both were lost then, nobody would know how the job ended. One that is stopped reads as little."""
-    keeper = keeper_of(tmp_path / "spawners")
-    async with kept(keeper, spec) as spawner:
+    lifecycle = lifecycle_in(tmp_path / "spawners")
+    async with kept(lifecycle, spec) as spawner:
         spawner.keep({"state": "all of it"}, (), lambda: None)
         (first,) = spawner_discovery.find_files(tmp_path / "spawners")
         await until(first.keep_path.exists)
@@ -159,12 +159,12 @@ async def test_what_a_lost_spawner_kept_stays_as_long_as_the_next_one_loads(spec
         spawner.kill("it is stuck, too")
 
     with anyio.fail_after(LIMIT_S):
-        await keeper.keep(spec, os.environ, on_started=started, on_message=lambda _: None)
+        await lifecycle.keep(spec, os.environ, on_started=started, on_message=lambda _: None)
     assert is_kept.is_set()
     left = dead_spawner_state.read(first)
     assert left is not None
     assert left.texts["state"] == "all of it"
-    keeper.end_run(spec.job_id)()
+    lifecycle.end_run(spec.job_id)()
     assert spawner_discovery.find_files(tmp_path / "spawners") == []
 
 
@@ -173,10 +173,10 @@ async def test_what_a_killed_spawner_leaves_after_the_end_was_recorded_is_remove
 ) -> None:
     """An abandoned job ends at once, and its spawner is killed in the same turn: that one exits later."""
     folder = tmp_path / "spawners"
-    keeper = keeper_of(folder)
-    async with kept(keeper, spec) as spawner:
+    lifecycle = lifecycle_in(folder)
+    async with kept(lifecycle, spec) as spawner:
         spawner.kill("the job was abandoned")
-        keeper.end_run(spec.job_id)()
+        lifecycle.end_run(spec.job_id)()
     assert spawner_discovery.find_files(folder) == []
 
 
@@ -184,12 +184,12 @@ async def test_what_the_next_run_of_the_id_keeps_stays_though_the_end_of_the_fir
     spec: JobSpec, tmp_path: Path
 ) -> None:
     folder = tmp_path / "spawners"
-    keeper = keeper_of(folder)
-    async with kept(keeper, spec) as spawner:
+    lifecycle = lifecycle_in(folder)
+    async with kept(lifecycle, spec) as spawner:
         spawner.kill("it is stuck")
     (first,) = spawner_discovery.find_files(folder)
-    first_is_recorded = keeper.end_run(spec.job_id)
-    async with kept(keeper, spec) as spawner:
+    first_is_recorded = lifecycle.end_run(spec.job_id)
+    async with kept(lifecycle, spec) as spawner:
         first_is_recorded()
         spawner.kill("it is stuck")
     (second,) = spawner_discovery.find_files(folder)
@@ -220,11 +220,11 @@ async def test_a_late_search_for_what_a_killed_spawner_left_spares_the_next_spaw
         spawner.send(link.End())
 
     monkeypatch.setattr(Orphans, "sweep", sweep_late)
-    keeper = keeper_of(tmp_path / "spawners") if has_files else SpawnerLifecycle(private=True, output_dir=None)
-    async with kept(keeper, spec) as spawner:
+    lifecycle = lifecycle_in(tmp_path / "spawners") if has_files else SpawnerLifecycle(private=True, output_dir=None)
+    async with kept(lifecycle, spec) as spawner:
         spawner.kill("it is stuck")
     with anyio.fail_after(LIMIT_S):
-        reason = await keeper.keep(spec, os.environ, on_started=started, on_message=lambda _: None)
+        reason = await lifecycle.keep(spec, os.environ, on_started=started, on_message=lambda _: None)
     assert reason == "the spawner ended because it was asked to"
 
 
@@ -233,8 +233,8 @@ async def test_one_that_is_killed_is_a_loss_and_takes_its_workers_with_it(spec: 
     reasons: list[str] = []
 
     async def keep() -> None:
-        keeper = SpawnerLifecycle(private=True, output_dir=None)
-        reasons.append(await keeper.keep(spec, os.environ, on_started=ear.spawners.append, on_message=ear.take))
+        lifecycle = SpawnerLifecycle(private=True, output_dir=None)
+        reasons.append(await lifecycle.keep(spec, os.environ, on_started=ear.spawners.append, on_message=ear.take))
 
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
@@ -267,8 +267,8 @@ async def test_what_is_printed_is_in_the_log_of_the_cycle_though_the_spawner_is_
     """A stopped log process stands for one whose disk does not answer."""
     (tmp_path / "wait.py").write_text(PRINTS)
     log = tmp_path / "train_cycle0.log"
-    keeper = SpawnerLifecycle(private=True, output_dir=None)
-    async with kept(keeper, spec) as spawner:
+    lifecycle = SpawnerLifecycle(private=True, output_dir=None)
+    async with kept(lifecycle, spec) as spawner:
         spawner.send(link.Spawn(0, (link.WorkerPlan(0, 0, {}, cycle_log=str(log)),)))
         await until(lambda: log.exists() and log.read_text() == "one\n")
         (writer,) = [each for each in psutil.Process(spawner.pid).children() if each.name() == LOG_PROCESS_NAME]
@@ -283,20 +283,20 @@ async def test_what_is_printed_is_in_the_log_of_the_cycle_though_the_spawner_is_
     writer.resume()
     await until(lambda: log.read_text() == "one\ntwo\n")
     await until(lambda: writer.status() == psutil.STATUS_ZOMBIE)
-    await _keep(keeper, msgspec.structs.replace(spec, python="/bin/false", logs=JobLogs(str(tmp_path / "next"))))
+    await _keep(lifecycle, msgspec.structs.replace(spec, python="/bin/false", logs=JobLogs(str(tmp_path / "next"))))
     await until(lambda: not psutil.pid_exists(writer.pid))
 
 
 async def test_an_interpreter_that_is_not_there_is_said_at_once(spec: JobSpec) -> None:
-    keeper = SpawnerLifecycle(private=True, output_dir=None)
+    lifecycle = SpawnerLifecycle(private=True, output_dir=None)
     missing = JobSpec("kept", spec.command, cwd=spec.cwd, python="/nonexistent/python")
     with anyio.fail_after(LIMIT_S):
-        reason = await keeper.keep(missing, os.environ, on_started=lambda _: None, on_message=lambda _: None)
+        reason = await lifecycle.keep(missing, os.environ, on_started=lambda _: None, on_message=lambda _: None)
     assert "/nonexistent/python" in reason
 
 
-def _keep(keeper: SpawnerLifecycle, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Awaitable[str]:
-    return keeper.keep(spec, environment, on_started=lambda _: None, on_message=lambda _: None)
+def _keep(lifecycle: SpawnerLifecycle, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Awaitable[str]:
+    return lifecycle.keep(spec, environment, on_started=lambda _: None, on_message=lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -311,23 +311,23 @@ def _keep(keeper: SpawnerLifecycle, spec: JobSpec, environment: Mapping[str, str
 async def test_whatever_is_wrong_with_a_start_is_a_sentence(
     spec: JobSpec, change: dict[str, object], reason: str
 ) -> None:
-    keeper = SpawnerLifecycle(private=True, output_dir=None)
+    lifecycle = SpawnerLifecycle(private=True, output_dir=None)
     with anyio.fail_after(LIMIT_S):
-        told = await _keep(keeper, msgspec.structs.replace(spec, **change))
+        told = await _keep(lifecycle, msgspec.structs.replace(spec, **change))
     assert told.startswith("cannot start the spawner of job kept: ")
     assert reason in told
 
 
 @pytest.mark.parametrize("left", range(3))  # It needs no more of ours than that.
 async def test_without_descriptors_left_it_is_the_reason_and_nothing_leaks(spec: JobSpec, left: int) -> None:
-    keeper = SpawnerLifecycle(private=False, output_dir=Path(spec.cwd) / "output")
+    lifecycle = SpawnerLifecycle(private=False, output_dir=Path(spec.cwd) / "output")
     plugs = _plug_gaps()  # the limit is a highest number: free numbers below it would be used
     open_before = len(os.listdir("/proc/self/fd")) - 1  # without the listing's own
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (_highest_fd() + 1 + left, hard))
     try:
         with anyio.fail_after(LIMIT_S):
-            told = await _keep(keeper, spec)
+            told = await _keep(lifecycle, spec)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert "Too many open files" in told
@@ -382,14 +382,14 @@ async def test_a_start_that_is_stuck_is_given_up_and_named_and_what_comes_of_it_
         return slow_folder(path, files)
 
     monkeypatch.setattr(spawner_process, "_open_output", open_late)
-    keeper = SpawnerLifecycle(private=False, output_dir=Path(spec.cwd) / "output", start_timeout_s=0.05)
+    lifecycle = SpawnerLifecycle(private=False, output_dir=Path(spec.cwd) / "output", start_timeout_s=0.05)
     before = _living_children()
     with anyio.fail_after(LIMIT_S):
         for _ in range(STUCK_STARTS_MAX):
-            told = await _keep(keeper, spec)
+            told = await _keep(lifecycle, spec)
             assert f"opening its output in {spec.cwd}/output: it has not ended within 0.05 s" in told
-        assert "2 earlier calls are stuck" in await _keep(keeper, spec)
-        assert "within 0.05 s" in await _keep(keeper, msgspec.structs.replace(spec, job_id="other")), "a bulkhead"
+        assert "2 earlier calls are stuck" in await _keep(lifecycle, spec)
+        assert "within 0.05 s" in await _keep(lifecycle, msgspec.structs.replace(spec, job_id="other")), "a bulkhead"
         go_on.set()
-        await until(lambda: not any(threads.stuck for threads in keeper.threads.values()))
+        await until(lambda: not any(threads.stuck for threads in lifecycle.threads.values()))
         await until(lambda: not _living_children() - before)

@@ -121,8 +121,8 @@ async def kept(spec: JobSpec) -> AsyncGenerator[Job]:
     env = {**os.environ, "PYTHONPATH": str(folder / "library")}
 
     async def keep() -> None:
-        keeper = SpawnerLifecycle(private=True, output_dir=None)
-        job.reason = await keeper.keep(spec, env, on_started=job.spawners.append, on_message=job.take)
+        lifecycle = SpawnerLifecycle(private=True, output_dir=None)
+        job.reason = await lifecycle.keep(spec, env, on_started=job.spawners.append, on_message=job.take)
 
     _of_earlier_tests.clear()
     _of_earlier_tests.update(children())

@@ -11,11 +11,11 @@ import pytest
 from worker_client.inprocess import Compose
 from worker_client.inprocess.call import failed_iteration
 from worker_client.inprocess.call.failed_iteration import (
-    STORY_CHARACTERS_MAX,
+    TRACEBACK_CHARACTERS_MAX,
     CycleCollection,
     forget,
     in_a_line,
-    story,
+    traceback_text,
 )  # fmt: skip
 
 
@@ -42,14 +42,14 @@ def test_what_the_frames_of_an_error_held_is_gone_and_its_story_stays():
     assert model() is not None
     forget(error)
     assert model() is None
-    assert "in fail" in story(error)
-    assert story(error).endswith("RuntimeError: loss is nan\n")
+    assert "in fail" in traceback_text(error)
+    assert traceback_text(error).endswith("RuntimeError: loss is nan\n")
 
 
 def test_a_very_long_story_is_told_in_part():
     """A pipe holds 64 KiB: a restart must not wait for a reader of its messages."""
-    told = story(_raised("x" * 1_000_000)[0])
-    assert len(told) < STORY_CHARACTERS_MAX + 100
+    told = traceback_text(_raised("x" * 1_000_000)[0])
+    assert len(told) < TRACEBACK_CHARACTERS_MAX + 100
     assert "in fail" in told
     assert "characters are left out" in told
 
@@ -64,15 +64,15 @@ def test_a_story_begins_at_the_function_of_the_user_and_not_in_the_wrapper():
         Compose(_Failing())()
     trace = raised.value.__traceback__
     assert trace is not None
-    assert "compose.py" in story(raised.value)
-    told = story(raised.value.with_traceback(trace.tb_next))  # without the frame of this test
+    assert "compose.py" in traceback_text(raised.value)
+    told = traceback_text(raised.value.with_traceback(trace.tb_next))  # without the frame of this test
     assert "compose.py" not in told
     assert "in __call__" in told
     with pytest.raises(TypeError) as own:
         Compose()
     trace = own.value.__traceback__
     assert trace is not None
-    assert "compose.py" in story(own.value.with_traceback(trace.tb_next))  # nothing else would be left
+    assert "compose.py" in traceback_text(own.value.with_traceback(trace.tb_next))  # nothing else would be left
 
 
 def test_an_error_is_told_in_a_line():

@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 
 from worker_client.inprocess.releasing import store_waits
-from worker_client.inprocess.releasing.missing_store_server import StandIns, served_while_waiting
+from worker_client.inprocess.releasing.missing_store_server import SubstituteStores, served_while_waiting
 from worker_client.inprocess.releasing.store_waits import Place
 
 HERE, ELSEWHERE = "127.0.0.1", "192.0.2.1"
@@ -34,12 +34,12 @@ def test_a_client_that_nobody_serves_gets_in_and_the_port_is_free_afterwards():
 
     threading.Thread(target=connect, daemon=True).start()
     assert not came_in.wait(0.3)
-    begun_s, stand_ins = monotonic(), StandIns()
-    assert stand_ins.open([Place(HERE, port)]) == 1
+    begun_s, substitutes = monotonic(), SubstituteStores()
+    assert substitutes.open([Place(HERE, port)]) == 1
     assert came_in.wait(PATIENCE_S / 2), "it waits until its own timeout"
     assert monotonic() - begun_s < PATIENCE_S / 2
-    assert stand_ins.open([Place(HERE, port)]) == 1, "it is served once"
-    stand_ins.close()
+    assert substitutes.open([Place(HERE, port)]) == 1, "it is served once"
+    substitutes.close()
     with socket.create_server((HERE, port)):
         pass
 
@@ -66,8 +66,8 @@ def test_a_rank_that_waits_for_others_lets_them_in_and_frees_the_port(monkeypatc
 
 def test_a_port_that_is_served_and_an_address_of_another_host_are_left_alone():
     with socket.create_server((HERE, 0)) as server:
-        assert StandIns().open([Place(HERE, server.getsockname()[1]), Place(ELSEWHERE, unserved_port())]) == 0
+        assert SubstituteStores().open([Place(HERE, server.getsockname()[1]), Place(ELSEWHERE, unserved_port())]) == 0
 
 
 def test_a_port_that_cannot_exist_is_left_alone():
-    assert StandIns().open([Place(HERE, 1 << 16)]) == 0
+    assert SubstituteStores().open([Place(HERE, 1 << 16)]) == 0

@@ -21,8 +21,8 @@ from tests.engine.world import FakeJournal, World
 SHARED = JobSpec("j", ("t.py",), local_world_size=2, nodes=Nodes(1, 1, "127.0.0.1", 1, "n0"))
 
 
-class FakeColleagues:
-    """See questions.Colleagues. `answers`: by node; a missing node does not answer."""
+class FakeNodeRequests:
+    """See questions.NodeRequests. `answers`: by node; a missing node does not answer."""
 
     def __init__(self, *, leads: bool) -> None:
         self._leads = leads
@@ -70,12 +70,12 @@ class Shared:
 
     def __init__(self, world: World, *, leads: bool) -> None:
         self.world = world
-        self.colleagues = FakeColleagues(leads=leads)
+        self.node_requests = FakeNodeRequests(leads=leads)
         self.sections: list[tuple[str, str, TellSections]] = []
         self.view = world.view
         self.job_service = ClusterJobService(
-            job_service=world.job_service, view=self.view, colleagues=self.colleagues, history=History(world.journal),
-            take_sections=self._take_sections,
+            job_service=world.job_service, view=self.view, node_requests=self.node_requests,
+            history=History(world.journal), take_sections=self._take_sections,
         )  # fmt: skip
 
     def _take_sections(self, job_id: str, by: str, told: TellSections) -> SectionsTaken:

@@ -1,4 +1,4 @@
-"""After fruitless iterations, the next one begins at once, then later and later, and at last none does."""
+"""After iterations without progress, the next one begins at once, then later and later, and at last none does."""
 
 from __future__ import annotations
 
