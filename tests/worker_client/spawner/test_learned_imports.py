@@ -49,6 +49,7 @@ class TestWhatWorkersTeach:
             next_one.run(worker(0))
             assert next_one.end()[0] == f"False {own}\n", "loaded ahead, and no worker inherits the low priority"
 
+    @pytest.mark.alone  # it loads at the lowest priority
     def test_the_real_torch_that_was_learned_is_loaded_ahead(self, script: Script) -> None:
         path = script(
             """

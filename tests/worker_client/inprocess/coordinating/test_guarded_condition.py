@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 import pytest
 
@@ -16,15 +17,18 @@ SOON_S = 20.0
 
 @pytest.fixture
 def handle() -> Iterator[Callable[[BaseException], list[BaseException]]]:
-    """Makes the handler of SIGUSR1 raise that error, and returns the list of those that it has raised."""
+    """Makes the handler of SIGUSR1 raise that error inside of a wait, and returns those that it has raised."""
     before = signal.getsignal(signal.SIGUSR1)
 
     def install(error: BaseException) -> list[BaseException]:
         raised: list[BaseException] = []
 
-        def fail(*_: object) -> None:
-            raised.append(error)
-            raise error
+        def fail(_: int, interrupted: FrameType | None) -> None:
+            while interrupted is not None and interrupted.f_code is not threading.Condition.wait.__code__:
+                interrupted = interrupted.f_back
+            if interrupted is not None:
+                raised.append(error)
+                raise error
 
         signal.signal(signal.SIGUSR1, fail)
         return raised
