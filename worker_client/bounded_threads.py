@@ -11,7 +11,7 @@ from worker_client.guarded_log import GuardedLog
 
 log = GuardedLog("holdfast")
 
-SLICE_S = 1.0  # of a time in which this process was suspended, so much counts at most
+SLICE_S = 1.0  # a suspension of this process counts as this much at most
 
 
 class BoundedThread:

@@ -186,7 +186,7 @@ class LogFile:
             return
         self._fd, self._size_bytes, self._has_moved = -1, 0, True
         if removed_bytes:
-            self._on_drop(removed_bytes, f"{self.path} was removed; what comes now goes to a new file there")
+            self._on_drop(removed_bytes, f"{self.path} was removed; later output goes to a new file there")
 
     def _let_go(self) -> None:
         """Closes the file that was left."""

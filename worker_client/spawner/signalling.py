@@ -19,9 +19,9 @@ from .event_loop import Events
 from .fork_and_exec import Child
 from .reaping import Ending
 
-HELPERS_AFTER_S = 10.0  # at the least, and if the grace period is not known
-HELPERS_GRACE_S = 5.0  # of a longer grace period, the end is theirs
-HELPERS_BEFORE_S = 60.0  # however long the grace period is
+HELPERS_AFTER_S = 10.0  # the earliest, and the time if the grace period is not known
+HELPERS_GRACE_S = 5.0  # helpers get the signal this long before the grace period ends
+HELPERS_BEFORE_S = 60.0  # the latest, however long the grace period is
 EXITED_FOR_SIGTERM = (0, 128 + signal.SIGTERM)  # by a handler that has saved, and as in a shell
 _TIMER = "signal helpers"
 

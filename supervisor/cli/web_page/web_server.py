@@ -180,10 +180,10 @@ class Site:
     async def _stream(self, request: Request) -> Response:
         if self._streams >= STREAMS_MAX:
             return PlainTextResponse(f"cannot show jobs: {STREAMS_MAX} pages are open already\n", 503, headers=HEADERS)
-        news = self._news(lambda: not self._refused(request)[0])
-        return StreamingResponse(news, media_type="text/event-stream", headers=HEADERS)
+        updates = self._updates(lambda: not self._refused(request)[0])
+        return StreamingResponse(updates, media_type="text/event-stream", headers=HEADERS)
 
-    async def _news(self, is_permitted: Callable[[], bool]) -> AsyncIterator[str]:
+    async def _updates(self, is_permitted: Callable[[], bool]) -> AsyncIterator[str]:
         """Sends everything first, then the changes, as fast as this reader takes them."""
         known = Known()
         self._streams += 1

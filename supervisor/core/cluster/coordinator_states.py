@@ -212,8 +212,8 @@ def without(state: State, event: NodeLost) -> State:
 def after_pause(state: State, since_s: float, now_s: float) -> State:
     """Moves the ends of waits for nodes and ranks that may have been suspended together with this process.
 
-    The pause began after `since_s`, so an end that had passed by then stays, as does a back-off. Nor has a cycle, or an
-    iteration of a wrapped call, lived any longer by it: one that fails at once makes no progress by a suspension.
+    The pause began after `since_s`, so an end that had passed by then stays, as does a back-off. The pause does not
+    count in the age of a cycle, or of an iteration of a wrapped call: one that fails at once made no progress.
     """
     by_s, ends = now_s - since_s, {name: getattr(state.phase, name, None) for name in _ENDS}
     later = {name: end_s + by_s for name, end_s in ends.items() if end_s is not None and end_s > since_s}

@@ -62,8 +62,8 @@ def _job_state(state: State) -> tuple[JobState, str]:
             text += f", and cordoned: {names(kept_out)}" if kept_out else ""
             if state.phase.orders_from_s is not None:
                 text += (
-                    "; a first start waits a few seconds for nodes that may train unknown to etcd, since etcd does not "
-                    "prove that it has held its data for long enough"
+                    "; a first start waits a few seconds for nodes that may train unknown to etcd, because nothing "
+                    "shows yet that etcd has kept its data for long enough"
                 )
             return JobState.RENDEZVOUS if state.cycle < 0 else JobState.RESTARTING, text
         case Running():

@@ -266,7 +266,7 @@ def remove(state: State, member: int, why: str) -> None:
 def after_pause(state: State, since_s: float, now_s: float) -> None:
     """Moves the ends of waits for ranks that may have been suspended together with this process; a delay stays.
 
-    An iteration that is under way has run no longer by the pause.
+    The pause does not count in the running time of an iteration that is under way.
     """
     by_s = now_s - since_s
     match state.phase:

@@ -63,7 +63,7 @@ class LogChoice(msgspec.Struct, frozen=True):
     rank: int | None = None
     cycle: int | None = None
     tail_lines: int = 0
-    first_cycle: int = 0  # for one who has all of the earlier cycles
+    first_cycle: int = 0  # the reader has all output of earlier cycles
 
     def has_cycle(self, number: int) -> bool:
         """Returns whether output of this cycle is chosen."""

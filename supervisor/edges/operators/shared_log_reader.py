@@ -165,7 +165,7 @@ def why_unread(folder: Path) -> str:
         with contextlib.suppress(OSError):
             path = os.readlink(folder / LINK_NAME)
             return (
-                f"cannot show output in {path}: {error.strerror}; read that file yourself, or have it on a file system "
+                f"cannot show output in {path}: {error.strerror}; read that file yourself, or put it on a file system "
                 "on which it belongs to the user of the job (an NFS with root_squash changes the owner)"
             )
     return ""

@@ -45,7 +45,7 @@ def execute(service_dir: Path, instance: str) -> None:
         folder.note_process(os.getpid(), started_ticks, variables)  # The next one waits for no user database.
     except OSError as error:
         what = f"prepare the folder of user id {record.identity.uid} in {folder.path}"
-        raise kernel_error_remedies.refusal(what, error, otherwise="see who owns it") from error
+        raise kernel_error_remedies.refusal(what, error, otherwise="check who owns it") from error
     if record.identity.uid:
         _leave_cgroup_to(record.identity.uid)
     kept = {name: os.environ[name] for name in FROM_SYSTEMD if name in os.environ}

@@ -173,7 +173,7 @@ def _make_for_root(path: Path, mode: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _make(path, mode, os.geteuid(), None)
     except OSError as error:
-        otherwise = "it must be a directory of root, which nobody else may write"
+        otherwise = "it must be a directory of root, to which nobody else may write"
         raise kernel_error_remedies.refusal(f"use {path}", error, otherwise=otherwise) from error
 
 

@@ -319,8 +319,8 @@ class UserSupervisors:
                 tasks.cancel_scope.cancel()
         if not is_gone:
             _log.error(
-                "killing the supervisor of user id %s and its jobs: they have not ended; jobs have %g s, as "
-                "TimeoutStopSec= of the service allows", user.identity.uid, within_s,
+                "killing the supervisor of user id %s and its jobs: it is stopped, or has not ended them within %g s; "
+                "for longer jobs, raise TimeoutStopSec= of the service", user.identity.uid, within_s,
             )  # fmt: skip
             await self._processes.kill_all(user.record or Record(user.identity, ()))
         if user.process is not None:

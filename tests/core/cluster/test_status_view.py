@@ -124,7 +124,7 @@ def test_a_first_start_that_waits_for_nodes_unknown_to_etcd_says_so():
     play >> stands("b", None, MemberState.JOINED) >> stands("a", None, MemberState.JOINED)
     shown = roster(play.state)
     assert shown.state is JobState.RENDEZVOUS
-    assert "; a first start waits a few seconds for nodes that may train unknown to etcd, since " in shown.reason
+    assert "; a first start waits a few seconds for nodes that may train unknown to etcd, because " in shown.reason
     play.at(fence_times.TAKE_OVER_S) >> DeadlineReached()
     assert roster(play.state).reason == ""
 

@@ -75,7 +75,7 @@ class TestLogFile:
         file.write(b"two\n")
         file.close()
         assert path.read_bytes() == GONE + b"one\ntwo\n"
-        told = (8, f"{path} was removed; what comes now goes to a new file there")
+        told = (8, f"{path} was removed; later output goes to a new file there")
         assert drops == ([told] if is_removed else [])
 
     def test_a_removed_file_is_held_until_there_is_a_new_one_that_says_so(

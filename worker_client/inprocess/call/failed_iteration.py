@@ -15,8 +15,8 @@ from typing import cast
 from worker_client.inprocess.devices.cuda import cuda_in_use
 
 YOUNG_GENERATION = 1  # only recent objects; searching all would take longer than the rest of a restart
-GROWN_FACTOR = 1.25  # A process that has grown so much since its last full collection may hold a failed model,
-GROWN_LEAST_BYTES = 512 * 1024**2  # but not if it is little.
+GROWN_FACTOR = 1.25  # growth since the last full collection that may be a failed model
+GROWN_LEAST_BYTES = 512 * 1024**2  # smaller growth is ignored
 ERRORS_MAX = 10_000  # in one chain or group
 _OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep  # all of worker_client.inprocess
 TRACEBACK_CHARACTERS_MAX = 16 * 1024  # a quarter of a pipe's buffer, so a restart never waits for a reader
@@ -41,8 +41,8 @@ def forget(error: BaseException) -> None:
 class CycleCollection:
     """Collects the reference cycles of failed iterations, among all objects only if that is worth the time.
 
-    It is if the process uses a GPU, whose memory can't hold a second model, or has grown: a model in a cycle, long
-    since in the oldest generation, would stay each time.
+    A full collection is, if the process uses a GPU, whose memory can't hold a second model, or has grown: a failed
+    model that is in a cycle of the oldest generation would never be released.
     """
 
     def __init__(self) -> None:
