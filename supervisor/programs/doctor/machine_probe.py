@@ -98,8 +98,12 @@ class Machine:
                 return late
             except OSError as error:
                 return Answer(fault=f"it cannot be started ({error.strerror})")
+            left_s = until_s - clock.now_s()
+            if left_s < 0:
+                _end(process)  # as `start` may have done: its exit code says nothing
+                return late
             try:
-                code = process.wait(max(0.0, until_s - clock.now_s()))
+                code = process.wait(left_s)
             except subprocess.TimeoutExpired:
                 _end(process)
                 return late
