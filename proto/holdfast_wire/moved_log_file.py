@@ -18,6 +18,15 @@ GONE = b"[holdfast: the file was removed or moved away; the log goes on here]\n"
 
 def leave_if_moved(fd: int, path: str) -> bool:
     """Closes a file that is no longer at its path, since nobody would read what is written to it; returns whether."""
+    if not has_moved(fd, path):
+        return False
+    with contextlib.suppress(OSError):  # a file server that has removed it (ESTALE)
+        os.close(fd)
+    return True
+
+
+def has_moved(fd: int, path: str) -> bool:
+    """Returns whether an open file is known to be no longer at its path."""
     try:
         there = os.stat(path)
     except FileNotFoundError:
@@ -28,8 +37,6 @@ def leave_if_moved(fd: int, path: str) -> bool:
         own = os.fstat(fd)
         if there is not None and (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino):
             return False
-    with contextlib.suppress(OSError):
-        os.close(fd)
     return True
 
 

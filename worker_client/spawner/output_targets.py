@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from holdfast_wire.console_line import ConsoleLine
-from holdfast_wire.moved_log_file import GONE, LOOK_S, OPEN_AGAIN, leave_if_moved
+from holdfast_wire.moved_log_file import GONE, LOOK_S, OPEN_AGAIN, has_moved
 
 # How much may wait for a slow console before the workers that write to it are held back.
 CONSOLE_BACKLOG_BYTES_MAX = 1024 * 1024
@@ -178,14 +178,11 @@ class LogFile:
         if self._fd < 0 or now_s < self._look_at_s:
             return
         self._look_at_s = now_s + LOOK_S
-        removed_bytes = _removed_bytes(self._fd)
-        with suppress(OSError):
-            self._left_fd = os.dup(self._fd)
-        if not leave_if_moved(self._fd, self.path):
-            self._let_go()
+        if not has_moved(self._fd, self.path):
             return
-        self._fd, self._size_bytes, self._has_moved = -1, 0, True
-        if removed_bytes:
+        self._let_go()
+        self._left_fd, self._fd, self._size_bytes, self._has_moved = self._fd, -1, 0, True
+        if removed_bytes := _removed_bytes(self._left_fd):
             self._on_drop(removed_bytes, f"{self.path} was removed; later output goes to a new file there")
 
     def _let_go(self) -> None:

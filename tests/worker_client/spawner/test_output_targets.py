@@ -104,6 +104,22 @@ class TestLogFile:
         assert not _is_open_here(removed)
         file.close()
 
+    def test_a_file_in_its_place_is_only_looked_at(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """On NFS or FUSE, each close of a descriptor, of a duplicate too, waits for the server."""
+        file = LogFile(str(tmp_path / "log"), 0, ignore_drop, needed=True)
+        monkeypatch.setattr(output_targets, "LOOK_S", 0.0)
+
+        def refuse(fd: int) -> int:
+            pytest.fail(f"descriptor {fd} was duplicated or closed")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "dup", refuse)
+            patched.setattr(os, "close", refuse)
+            file.write(b"one ")
+            file.write(b"two")
+        assert (tmp_path / "log").read_bytes() == b"one two"
+        file.close()
+
     def test_a_file_that_was_removed_to_make_room_does_not_keep_the_disk_full(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
