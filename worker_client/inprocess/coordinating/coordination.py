@@ -167,7 +167,8 @@ class Coordination:
         """Blocks until all ranks have arrived (True) or the restart is ordered (False). Raises BarrierTimeout."""
         with self._changed:
             self._step(Move.COMPLETION_REACHED)
-            if not self._wait(lambda: self._own.now.outcome.is_final, timeout, WaitOverdue()):
+            # A signal handler that raises here is a fault of the iteration, as in the function.
+            if not self._wait(lambda: self._own.now.outcome.is_final, timeout, WaitOverdue(), guarded=False):
                 raise BarrierTimeout(
                     f"cannot complete iteration {self._own.iteration}: {self._missing()} did not return from the "
                     f"function within {timeout}; {_FIND_THEM}"
@@ -300,39 +301,32 @@ class Coordination:
             self._say_now(call_protocol.frame(word))
 
     def _wait(
-        self, is_over: Callable[[], bool], timeout: timedelta | None = None, overdue: WaitOverdue | None = None
+        self,
+        is_over: Callable[[], bool],
+        timeout: timedelta | None = None,
+        overdue: WaitOverdue | None = None,
+        *,
+        guarded: bool = True,
     ) -> bool:
         """Blocks until `is_over()`; returns whether it is. Raises InternalError, or RestartAbort after a give-up.
 
-        `overdue`: asks after the timeout which ranks are missing, and waits briefly for the answer.
+        `overdue`: asks after the timeout which ranks are missing, and waits briefly for the answer. `guarded`: what a
+        signal handler raises does not end the wait.
         """
+        wait = self._changed.wait_until if guarded else self._changed.wait_for
 
         def is_decided() -> bool:
             return isinstance(self._own.admission, CallRefused) or is_over()
 
-        if not self._wait_in_slices(is_decided, timeout) and overdue is not None:
+        if not _waited_in_slices(wait, is_decided, timeout) and overdue is not None:
             self._step(overdue)
             if self._own.is_connected:
-                self._changed.wait_until(lambda: is_decided() or self._own.missing is not None, _ANSWER_S)
+                wait(lambda: is_decided() or self._own.missing is not None, _ANSWER_S)
         if is_over():
             return True
         if isinstance(refused := self._own.admission, CallRefused):
             raise (RestartAbort if refused.given_up else InternalError)(refused.reason)
         return False
-
-    def _wait_in_slices(self, is_over: Callable[[], bool], timeout: timedelta | None) -> bool:
-        """Blocks until `is_over()`, and returns whether it is.
-
-        The other ranks may be suspended together with this process, so that time counts little.
-        """
-        if timeout is None:
-            return self._changed.wait_until(is_over)
-        left_s = timeout.total_seconds()
-        while not self._changed.wait_until(is_over, min(left_s, SLICE_S)):
-            left_s -= SLICE_S
-            if left_s <= 0:
-                return False
-        return True
 
     def _missing(self) -> str:
         """Returns "rank 3" or "ranks 3, 7 and 41 more", by initial rank; "some ranks" if there was no answer."""
@@ -342,3 +336,20 @@ class Coordination:
 
     def _fault(self, interruption: str, reason: str) -> RankFault:
         return RankFault(self._call, self._own.iteration, self._own.rank, interruption, reason)
+
+
+def _waited_in_slices(
+    wait: Callable[[Callable[[], bool], float | None], bool], is_over: Callable[[], bool], timeout: timedelta | None
+) -> bool:
+    """Blocks until `is_over()`, and returns whether it is.
+
+    The other ranks may be suspended together with this process, so that time counts little.
+    """
+    if timeout is None:
+        return wait(is_over, None)
+    left_s = timeout.total_seconds()
+    while not wait(is_over, min(left_s, SLICE_S)):
+        left_s -= SLICE_S
+        if left_s <= 0:
+            return False
+    return True
