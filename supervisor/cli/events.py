@@ -82,7 +82,7 @@ class _Chosen:
     def of(self, found: FoundJob, supervisors: Supervisors) -> Iterator[RecordedEvent]:
         seen = SeenEvents()  # The lines that follow may come from another node, which numbers the events itself.
         if self._arguments.tail:
-            # What is missing now comes with the lines that follow, or is said then.
+            # The reading that follows tells what is still missing.
             on_note = _unsaid if self._arguments.follow else output.say
             past = events_of(found, supervisors, follow=False, seen=seen, on_note=on_note)
             for event in deque((event for event in past if self._fits(event)), self._arguments.tail):

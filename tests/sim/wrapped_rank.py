@@ -1,4 +1,4 @@
-"""What does a rank do whose whole script is one wrapped call? All ranks are active, and no function raises."""
+"""How does a rank behave if its whole script is one wrapped call? All ranks are active, and no function raises."""
 
 from __future__ import annotations
 

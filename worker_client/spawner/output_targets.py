@@ -173,7 +173,7 @@ class LogFile:
             self._fd = -1
 
     def _leave_if_moved(self) -> None:
-        """Leaves a file that was removed or moved away. What was removed is counted as dropped."""
+        """Leaves a file that was removed or moved away, and counts removed bytes as dropped."""
         now_s = time.monotonic()
         if self._fd < 0 or now_s < self._look_at_s:
             return

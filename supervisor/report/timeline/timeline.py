@@ -155,7 +155,7 @@ class LongestSilence(msgspec.Struct, frozen=True):
 
 
 class Checkpoints(msgspec.Struct, frozen=True):
-    """What is known of the checkpoints of one section. None: no fault has struck the job yet."""
+    """Figures about the checkpoints of one section. None: no fault has struck the job yet."""
 
     section: str
     times: int  # at least; the last few of a cycle may not be counted
